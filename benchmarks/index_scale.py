@@ -29,7 +29,7 @@ from pipeline.config.train import LANES
 from pipeline.storage.store import Store
 from pipeline.training.data.loader import BUFFER_SENTENCES
 from pipeline.training.data.order import DataOrder, OrderRules
-from pipeline.training.data.row_range_files import ROW_RANGE, RowRanges, RowRangeWriter
+from pipeline.training.data.row_range_files import CLOSING, ROW_RANGE, RowRanges, RowRangeWriter
 from pipeline.training.data.row_ranges import SplitBuilder
 from pipeline.training.data.sequences import Sequences
 
@@ -72,7 +72,7 @@ def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
         runs = np.zeros(min(int(np.searchsorted(ends, PART)), documents - split.size[0]), ROW_RANGE)
         runs["part"], runs["doc"], runs["rows"] = part, np.arange(len(runs)), rows[: len(runs)]
         runs["first_row"] = (ends - rows)[: len(runs)]
-        runs["answer"], runs["new"], runs["ends"] = -1, True, True
+        runs["answer"], runs["new"], runs["after"] = -1, True, CLOSING
         split.add(runs, PART)
         part += 1
     return split.close(), split.blocks(0)

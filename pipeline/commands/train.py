@@ -86,6 +86,9 @@ def index(
             metavar="COLUMN", help="kept column with the code point where the answer begins; only answers are learned"
         ),
     ] = None,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="begin paragraphs with plans and separate them, as train.plans: headline")
+    ] = False,
 ) -> None:
     """Write the index of a training: which rows of which files it reads, pinned by a digest.
 
@@ -104,7 +107,8 @@ def index(
     from pipeline.select.command import SelectOptions
     from pipeline.training.data.command import index_corpus
 
-    index_corpus(out, place, open_corpus(place), SelectOptions(where, broken, min_sentences), answers)
+    rules = SelectOptions(where, broken, min_sentences)
+    index_corpus(out, place, open_corpus(place), rules, answers, "headline" if plans else "none")
 
 
 def train(

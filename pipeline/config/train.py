@@ -28,6 +28,7 @@ from stages.stage import Settings, execution, meaning
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
 LANES = 8
+Plans = Literal["none", "headline"]
 TAKEN = "index"  # a folder of train/
 OF_GENERATION = ("end_cosine", "previous_cosine", "reencode")  # of `SamplingSettings`
 # settings that say which card it is
@@ -190,6 +191,12 @@ class TrainSettings(Settings):
         description="fine-tuning: a column that the input kept, with the code point where a document's answer begins; "
         "only sentences of answers count in the loss",
     )
+    plans: Plans = meaning(
+        "none",
+        description="headline: the model also learns plans, as a Large Planning Concept Model (LCM 4.3): every "
+        "paragraph of a document begins with the sentence that is nearest to its mean embedding, and ends with "
+        "`End of paragraph.`; not for token language models",
+    )
     init_from: str | None = meaning(
         None,
         min_length=1,
@@ -293,7 +300,8 @@ class TrainSettings(Settings):
     def card(self) -> LcmCard:
         """Return the card of the model to train, with the objective that is set.
 
-        Raises CardError if there is no such card, or if its model does not read something that `sampling` sets.
+        Raises CardError if there is no such card, or if its model does not read something that `sampling` or `plans`
+        sets.
         """
         card = with_objective(
             load_lcm_card(self.model),
@@ -307,6 +315,8 @@ class TrainSettings(Settings):
         for name in self.sampling.given() if self.sampling else ():
             if name not in (*options_of(card), *(() if card.kind == "token-lm" else OF_GENERATION)):
                 raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
+        if self.plans != "none" and card.kind == "token-lm":
+            raise CardError(f"train.plans: {card.name} models tokens, and plans are concepts; leave it out")
         return card
 
     @property
@@ -323,4 +333,6 @@ class TrainSettings(Settings):
     def pinned(self) -> dict[str, Any]:
         """Return the meaning settings, without those that say which card it is."""
         found = {key: value for key, value in self.meaningful().items() if key not in OF_CARD}
+        if self.plans == "none":  # as before there were plans
+            del found["plans"]
         return found | {"lanes": self.streams}

@@ -206,13 +206,14 @@ def _check_encoder(config: RunConfig, corpus: Corpus) -> None:
 
 def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
     """Return functions that make or find the index of every corpus of the mix; the training's own comes first."""
-    own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers)
+    own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers, plans=settings.plans)
     others = [
         partial(
             make_index,
             Corpus(one.path),
             one.select or SelectSettings(),
             answers=settings.answers,
+            plans=settings.plans,
             origin="corpora.select",
         )
         for one in settings.corpora

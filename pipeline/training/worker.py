@@ -215,6 +215,7 @@ class _Work:
             start=start,
             weights=self.settings.weights if training else "none",
             codes=self.card.quantised,
+            structure=training,
             tokenise=self._tokeniser(),
             pin=self.processes.device.type == "cuda",
             shuffle=training,

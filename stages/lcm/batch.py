@@ -22,8 +22,9 @@ class Batch:
     add up to `sentences`, and none is longer than the model's context. `weights`: (sentences,) float32: how much each
     counts as a target of the loss; 0: not at all (a prompt). `codes`: (sentences, codebooks) int32, those of the
     residual quantiser, if a model needs them. `sequences`: (documents,) int64, on the host: their numbers in the index,
-    to name them in errors. `texts`: of the sentences, if they were asked for. `tokens`: of the sentences, `[language]
-    pieces </s>`, on the host, if a model learns from words.
+    to name them in errors. `texts`: of the sentences, if they were asked for. `paragraphs`: (sentences,) int32, on the
+    host: the number of each one's paragraph in its document, with the texts; −1 for a sentence that closes it.
+    `tokens`: of the sentences, `[language] pieces </s>`, on the host, if a model learns from words.
     """
 
     embeddings: Tensor
@@ -32,6 +33,7 @@ class Batch:
     codes: Tensor | None = None
     sequences: Tensor | None = None
     texts: tuple[str, ...] | None = None
+    paragraphs: Tensor | None = None
     tokens: Tokens | None = None
     layout: Layout | None = None
     weights_on_host: Tensor | None = None

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Lcm, Sampling
+from stages.lcm.plans import BREAK_COSINE
 
 Stop = Literal["end of text", "repeats the previous sentence", "limit"]
 
@@ -28,12 +29,16 @@ Stop = Literal["end of text", "repeats the previous sentence", "limit"]
 class Continuation:
     """A continuation. `embeddings`: (n, dim) float32, not normalised, without the one at which it stopped. n may be 0.
 
-    `forgotten`: how many of the oldest sentences the last prediction no longer saw.
+    `forgotten`: how many of the oldest sentences the last prediction no longer saw. `paragraphs`: of a model with
+    plans, at which of its sentences paragraphs begin; `plans`: (paragraphs, dim), what it planned for each. The
+    `embeddings` have neither plans nor breaks.
     """
 
     embeddings: Tensor
     stopped: Stop
     forgotten: int
+    paragraphs: tuple[int, ...] = ()
+    plans: Tensor | None = None
 
 
 def continue_documents(
@@ -46,8 +51,12 @@ def continue_documents(
     end_cosine: float = 0.9,
     previous_cosine: float = 0.9,
     reencode: Callable[[Tensor, list[int]], Tensor] | None = None,
+    end_of_paragraph: Tensor | None = None,
 ) -> list[Continuation]:
     """Continue documents.
+
+    A model with plans (LCM 4.3) continues documents that hold plans and breaks. What follows a break is a plan; neither
+    counts as a sentence, or is encoded again. A prediction close to `end_of_paragraph` is a break.
 
     Numbers come from PyTorch's global generator, shared by the documents: the same seed and the same documents give the
     same continuations.
@@ -61,6 +70,7 @@ def continue_documents(
         end_cosine: a sentence whose cosine with `end` exceeds this ends its document.
         previous_cosine: a sentence whose cosine with the one generated before it exceeds this ends its document.
         reencode: maps predictions (n, dim) and the numbers of their documents to their replacements, (n, dim).
+        end_of_paragraph: (dim,), the embedding of "End of paragraph."; None: a model without plans.
 
     Returns:
         What follows each document.
@@ -75,31 +85,95 @@ def continue_documents(
     window = model.card.context - 1
     if window < 1:
         raise ValueError(f"{model.card.name} has a context of {model.card.context} sentences, none beside the next one")
-    texts = [one.float() for one in documents]
-    stopped: dict[int, Stop] = {}
-    for generated in range(max(limits, default=0)):
-        open_ones = [number for number in range(len(texts)) if number not in stopped and generated < limits[number]]
-        if not open_ones:
-            break
-        found = model.next(of_documents([texts[number][-window:] for number in open_ones]), sampling)
+    texts = [_Growing(one, limit) for one, limit in zip(documents, limits, strict=True)]
+    while open_ones := [number for number, one in enumerate(texts) if one.stopped is None]:
+        found = model.next(of_documents([texts[number].seen(window) for number in open_ones]), sampling)
         if not found.isfinite().all():
             raise ValueError(f"{model.card.name} predicted embeddings that are not finite: its weights are broken")
+        breaks = [False] * len(found) if end_of_paragraph is None else _breaks(found, end_of_paragraph, end)
+        ordinary = []
+        for row, number in enumerate(open_ones):
+            if texts[number].plan_follows:
+                texts[number].plan(found[row])
+            elif breaks[row] and end_of_paragraph is not None:
+                texts[number].end_paragraph(end_of_paragraph)
+            else:
+                ordinary.append(row)
+        found, numbers = found[ordinary], [open_ones[row] for row in ordinary]
+        if not numbers:
+            continue
         if reencode is not None:
-            found = reencode(found, open_ones).to(found)
-        before = torch.stack([texts[number][-1] for number in open_ones])
+            found = reencode(found, numbers).to(found)
+        before = torch.stack([texts[number].last for number in numbers])
         repeats = (functional.cosine_similarity(found, before) > previous_cosine).tolist()
         ends = [False] * len(found) if end is None else (_cosines(found, end) > end_cosine).tolist()
-        for row, number in enumerate(open_ones):
+        for row, number in enumerate(numbers):
+            text = texts[number]
             if ends[row]:
-                stopped[number] = "end of text"
-            elif repeats[row] and generated:  # LCM 2.3.1 compares generations: the first has none before it
-                stopped[number] = "repeats the previous sentence"
+                text.stopped = "end of text"
+            elif repeats[row] and text.sentences:  # LCM 2.3.1 compares generations: the first has none before it
+                text.stopped = "repeats the previous sentence"
             else:
-                texts[number] = torch.cat([texts[number], found[row, None].float()])
-    return [
-        _continuation(text, len(prompt), stopped.get(number, "limit"), window)
-        for number, (text, prompt) in enumerate(zip(texts, documents, strict=True))
-    ]
+                text.add(found[row])
+    return [text.continuation(window) for text in texts]
+
+
+class _Growing:
+    """A document (positions, dim) that is continued by at most `limit` sentences.
+
+    `last`: (dim,) the newest sentence. `sentences`: the positions of those that were generated.
+    """
+
+    def __init__(self, document: Tensor, limit: int) -> None:
+        self.text, self.limit = document.float(), limit
+        self.last = self.text[-1]
+        self.sentences: list[int] = []
+        self.stopped: Stop | None = None
+        self.plan_follows = False
+        self._plans: list[tuple[int, int]] = []  # sentences before it, position
+        self._paragraphs_left = limit  # a model that only ends paragraphs comes to an end
+
+    def seen(self, window: int) -> Tensor:
+        """Return the newest positions."""
+        return self.text[-window:]
+
+    def add(self, sentence: Tensor) -> None:
+        """Add a sentence."""
+        self.sentences.append(len(self.text))
+        self.last = sentence.float()
+        self._append(sentence)
+        if len(self.sentences) == self.limit:
+            self.stopped = "limit"
+
+    def plan(self, plan: Tensor) -> None:
+        """Add the plan of a paragraph."""
+        self._plans.append((len(self.sentences), len(self.text)))
+        self._append(plan)
+        self.plan_follows = False
+
+    def end_paragraph(self, end_of_paragraph: Tensor) -> None:
+        """Add a break."""
+        self._append(end_of_paragraph)
+        self.plan_follows = True
+        self._paragraphs_left -= 1
+        if self._paragraphs_left < 0:
+            self.stopped = "limit"
+
+    def _append(self, embedding: Tensor) -> None:
+        self.text = torch.cat([self.text, embedding[None].to(self.text)])
+
+    def continuation(self, window: int) -> Continuation:
+        """Return the continuation. window: how many positions a prediction sees."""
+        assert self.stopped is not None
+        seen_by_last = len(self.text) - (self.stopped == "limit")  # that prediction itself is in the text
+        starts, places = zip(*self._plans, strict=True) if self._plans else ((), ())
+        return Continuation(
+            self.text[self.sentences],
+            self.stopped,
+            max(0, seen_by_last - window),
+            starts,
+            self.text[list(places)] if places else None,
+        )
 
 
 def limits_of(max_sentences: int | Sequence[int], documents: int) -> list[int]:
@@ -111,11 +185,12 @@ def limits_of(max_sentences: int | Sequence[int], documents: int) -> list[int]:
     return limits
 
 
+def _breaks(found: Tensor, end_of_paragraph: Tensor, end: Tensor | None) -> list[bool]:
+    """Return which predictions are breaks: close to one, and not closer to the end of the text."""
+    cosines = _cosines(found, end_of_paragraph)
+    close = cosines > BREAK_COSINE
+    return (close if end is None else close & (cosines >= _cosines(found, end))).tolist()
+
+
 def _cosines(found: Tensor, end: Tensor) -> Tensor:
     return functional.cosine_similarity(found, end.to(found)[None])
-
-
-def _continuation(text: Tensor, prompt: int, stopped: Stop, window: int) -> Continuation:
-    """Return a continuation from text (sentences, dim), of which the first `prompt` were given."""
-    seen_by_last = len(text) - (stopped == "limit")  # the last prediction is in the text only if nothing stopped it
-    return Continuation(text[prompt:], stopped, max(0, seen_by_last - window))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.base.formats import counted, duration, number
+from pipeline.config.train import Plans
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
@@ -15,7 +16,14 @@ from pipeline.select.command import SelectOptions, selection_of, show_selection,
 from pipeline.training.data.index import Index, checked, digest_of, is_present, make_index
 
 
-def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions, answers: str | None) -> Index:
+def index_corpus(
+    console: Console,
+    place: str,
+    corpus: Corpus,
+    rules: SelectOptions,
+    answers: str | None,
+    plans: Plans = "none",
+) -> Index:
     """Show the selection and the index, which is made if the corpus does not have it yet.
 
     Args:
@@ -24,6 +32,7 @@ def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpti
         corpus: the corpus.
         rules: the options of the command.
         answers: the kept column with the code point at which a document's answer begins; None if there is none.
+        plans: whether paragraphs begin with plans, as `train.plans` says.
 
     Returns:
         The index.
@@ -31,10 +40,10 @@ def index_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpti
     started = time.monotonic()
     selection = selection_of(place, corpus, rules)
     checked(corpus, selection.settings)
-    found = is_present(corpus, digest_of(selection, answers))
+    found = is_present(corpus, digest_of(selection, answers, plans))
     origin = "--where" if rules.where is not None else "select.where"
     with RowProgress(console, corpus.rows) as progress:
-        index = make_index(corpus, selection.settings, answers=answers, origin=origin, done=progress.add)
+        index = make_index(corpus, selection.settings, answers=answers, plans=plans, origin=origin, done=progress.add)
     show_selection(console, selection, index.counts)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("split", "documents", "sequences", "sentences"):

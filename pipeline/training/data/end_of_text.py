@@ -1,4 +1,5 @@
-"""The sentences that end documents (LCM 2.3 and 3.1): embeddings by the corpus's own encoder, on the CPU, and codes.
+"""The sentences that end documents (LCM 2.3 and 3.1) and paragraphs (4.3): embeddings by the corpus's own encoder, on
+the CPU, and codes.
 
 Models learn to end with these; generation stops when an embedding is close to them. Cost: loading the encoder.
 """
@@ -22,14 +23,14 @@ from stages.encode.settings import EncodeSettings
 from stages.registry import build_stage
 from stages.stage import whole
 
-END_OF_TEXT, END_OF_RESPONSE = "End of text.", "End of response."
-TEXTS = (END_OF_TEXT, END_OF_RESPONSE)
+END_OF_TEXT, END_OF_RESPONSE, END_OF_PARAGRAPH = "End of text.", "End of response.", "End of paragraph."
+TEXTS = (END_OF_TEXT, END_OF_RESPONSE, END_OF_PARAGRAPH)
 LANG = "eng_Latn"
 
 
 @dataclass(frozen=True, eq=False)
 class EndOfTextSentences:
-    """The sentences `TEXTS`. `embeddings`: (2, dim) float16; `codes`: (2, codebooks) uint16, None if the corpus has
+    """The sentences `TEXTS`. `embeddings`: (3, dim) float16; `codes`: (3, codebooks) uint16, None if the corpus has
     none.
     """
 

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import number
 from pipeline.config.select import SelectSettings
+from pipeline.config.train import Plans
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.part_reader import no_column
@@ -60,6 +61,7 @@ class IndexHeader(BaseModel):
     select: dict[str, Any]
     answers: str | None  # kept column with the place where the answer begins
     unanswered: int  # documents without a value: every sentence counts
+    plans: str | None = None  # how plans of paragraphs are made; None: there are no plans and no breaks
     counts: dict[str, Any]  # of the selection
     splits: dict[str, tuple[int, int, int]]  # documents, sequences, sentences
     runs: dict[str, list[int]]  # how many each file of a split holds
@@ -70,8 +72,8 @@ class IndexHeader(BaseModel):
     rvq: str | None
     codebooks: int | None
     weighted: bool  # whether there is a column `weight`
-    embeddings: str  # embeddings of the end-of-text sentences, (2, dim) float16 in base64
-    codes: str | None  # (2, codebooks) uint16
+    embeddings: str  # embeddings of the end-of-text sentences, (3, dim) float16 in base64; earlier versions have two
+    codes: str | None  # (3, codebooks) uint16
     digests: dict[str, list[str]] = {}  # of the files of a split; earlier versions have none
 
 
@@ -105,14 +107,15 @@ class Index:
 
     @cached_property
     def endings(self) -> npt.NDArray[np.float16]:
-        """(2, dim): the embeddings of "End of text." and "End of response."."""
-        return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(2, -1)
+        """(3, dim): the embeddings of "End of text.", "End of response." and "End of paragraph."."""
+        return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(-1, self.about.dim)
 
     @cached_property
     def ending_codes(self) -> npt.NDArray[np.uint16] | None:
-        """(2, codebooks): their codes, if the corpus has codes."""
-        codes = self.about.codes
-        return None if codes is None else np.frombuffer(base64.b64decode(codes), np.uint16).reshape(2, -1)
+        """(3, codebooks): their codes, if the corpus has codes."""
+        if self.about.codes is None:
+            return None
+        return np.frombuffer(base64.b64decode(self.about.codes), np.uint16).reshape(len(self.endings), -1)
 
     def row_ranges(self, split: str) -> RowRanges:
         """Return the row ranges of a split. Raises `CorpusError` if files of them are gone or damaged."""
@@ -128,6 +131,7 @@ def make_index(
     select: SelectSettings,
     *,
     answers: str | None = None,
+    plans: Plans = "none",
     origin: str = "select.where",
     done: Callable[[int], None] = lambda rows: None,
 ) -> Index:
@@ -137,6 +141,7 @@ def make_index(
         corpus: the corpus.
         select: the selection.
         answers: a kept column with the code point at which a document's answer begins; what precedes it is a prompt.
+        plans: whether paragraphs begin with their headlines as plans, and breaks separate them (LCM 4.3).
         origin: what error messages begin with.
         done: is told how many further rows were read.
 
@@ -148,15 +153,16 @@ def make_index(
         CorpusError: if nothing is selected, or the corpus cannot be read; `ConfigError` for what it cannot answer.
     """
     selection = checked(corpus, select, origin)
-    parts, digest = _snapshot(selection, answers)
+    parts, digest = _snapshot(selection, answers, plans)
     if is_present(corpus, digest):
         return whole_index(corpus, digest)
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
     splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
-    for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges_of(selection, found, counts, done), strict=True):
-        for split, row_ranges in zip(splits, by_split, strict=True):
-            split.add(row_ranges, rows)
+    row_ranges = row_ranges_of(selection, found, plans != "none", counts, done)
+    for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges, strict=True):
+        for split, of_split in zip(splits, by_split, strict=True):
+            split.add(of_split, rows)
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence: {_removed(selection, counts)}")
@@ -169,6 +175,7 @@ def make_index(
         select=select.model_dump(mode="json"),
         answers=answers,
         unanswered=found.missing,
+        plans=None if plans == "none" else plans,
         counts=vars(counts),
         splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
         runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
@@ -224,9 +231,9 @@ def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where"
     return Selection(corpus, select, origin)
 
 
-def digest_of(selection: Selection, answers: str | None = None) -> str:
-    """Return the digest of a selection's index, from receipts alone."""
-    return _snapshot(selection, answers)[1]
+def digest_of(selection: Selection, answers: str | None = None, plans: Plans = "none") -> str:
+    """Return the digest of an index from receipts alone; the arguments are those of `make_index`."""
+    return _snapshot(selection, answers, plans)[1]
 
 
 def is_present(corpus: Corpus, digest: str) -> bool:
@@ -306,7 +313,7 @@ def _is_usable(corpus: Corpus, digest: str) -> bool:
     return True
 
 
-def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]:
+def _snapshot(selection: Selection, answers: str | None, plans: Plans) -> tuple[pa.Table, str]:
     """Return every part with its files that are read, and the digest of all."""
     corpus = selection.corpus
     columns = {column.family for column in corpus.catalogue.values()}
@@ -319,7 +326,8 @@ def _snapshot(selection: Selection, answers: str | None) -> tuple[pa.Table, str]
         rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
         digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
     fits = [encoder_used(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
-    digest = fingerprint([VERSION, selection.digest, answers, fits, digests])
+    planned = [] if plans == "none" else [plans]  # as before there were any
+    digest = fingerprint([VERSION, selection.digest, answers, fits, digests, *planned])
     return pa.Table.from_pylist(rows, schema=_PARTS), digest
 
 

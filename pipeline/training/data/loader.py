@@ -65,7 +65,8 @@ class Loader:
         start: the number of the first micro-batch, counted over all processes.
         weights: `none`, or `fragility` to read the weights of sentences.
         codes: whether codes are read.
-        texts: whether the texts of sentences are read.
+        texts: whether the texts and paragraphs of sentences are read.
+        structure: whether breaks and plans have a weight, where the index has them.
         tokenise: (texts, languages) → tokens of the sentences; None to have no tokens.
         pin: whether tensors are in pinned memory.
         shuffle: whether the order is random.
@@ -94,6 +95,7 @@ class Loader:
         weights: Weights = "none",
         codes: bool = False,
         texts: bool = False,
+        structure: bool = True,
         tokenise: Tokenise | None = None,
         pin: bool = False,
         shuffle: bool = True,
@@ -117,8 +119,8 @@ class Loader:
         self._firsts = [sum(one.numbers for one in self._sequences[:number]) for number in range(len(sources))]
         for source in sources:
             check_files(source.index, families)
-        families += ["sentences.lang"] * (tokenise is not None)
-        self._tokenise = tokenise
+        families += ["sentences.lang"] * (tokenise is not None) + ["sentences.paragraph"] * texts
+        self._tokenise, self._structure = tokenise, structure
         self._readers = [
             Reader(source.index, families, first) for source, first in zip(sources, self._firsts, strict=True)
         ]
@@ -147,7 +149,7 @@ class Loader:
             for segment in plan:
                 if segment.buffer not in buffers:
                     buffers[segment.buffer] = LoadedBuffer(
-                        segment.buffer, self._readers[segment.buffer.source], reading
+                        segment.buffer, self._readers[segment.buffer.source], reading, self._structure
                     )
             return finishing.submit(batch_of, [(buffers[one.buffer], one) for one in plan], self.pin, self._tokenise)
 

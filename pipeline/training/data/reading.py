@@ -28,7 +28,7 @@ from pipeline.training.data.end_of_text import LANG, TEXTS
 from pipeline.training.data.index import Index
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
 from pipeline.training.data.row_ranges import Ints
-from pipeline.training.data.sequences import CLOSING_SENTENCE, concatenated_ranges
+from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, PLAN_COPY, concatenated_ranges
 from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.batching import Tokens
@@ -41,6 +41,7 @@ COLUMNS = {
     "fragility-predicted": "weight",
     "sentences": "text",
     "sentences.lang": "lang",
+    "sentences.paragraph": "paragraph",
 }
 Tokenise = Callable[[Sequence[str], Sequence[str]], Tokens]
 
@@ -122,12 +123,13 @@ class LoadedBuffer:
     together.
 
     Args:
-        buffer: the plan of the buffer.
+        buffer: what the buffer holds.
         reader: reads its rows.
         pool: the threads that read.
+        structure: whether breaks and plans have a weight.
     """
 
-    def __init__(self, buffer: ShuffleBuffer, reader: Reader, pool: Executor) -> None:
+    def __init__(self, buffer: ShuffleBuffer, reader: Reader, pool: Executor, structure: bool = True) -> None:
         self._reader = reader
         self.lengths = buffer.lengths
         taken = buffer.taken
@@ -139,7 +141,11 @@ class LoadedBuffer:
         begins[buffer.order] = buffer.ends - buffer.lengths
         self.place = concatenated_ranges(begins, sizes)
         answer = np.repeat(taken.answers, taken.lengths)
-        self._prompt = (self.part != CLOSING_SENTENCE) & (self.row < answer)
+        self._unweighted = (self.part >= 0) & (self.row < answer)
+        plans = np.flatnonzero(self.part == PLAN_COPY)
+        breaks = np.flatnonzero((self.part == CLOSING_SENTENCE) & (self.row == BREAK_SENTENCE))
+        self._unweighted[breaks] = self._unweighted[breaks - 1] | (not structure)
+        self._unweighted[plans] = self._unweighted[plans + 1] | (not structure)
         self.arrays = self._arrays(len(self.row))
         self._close()
         borders = np.cumsum(buffer.sequences.block_lengths[buffer.blocks])
@@ -157,6 +163,7 @@ class LoadedBuffer:
             "fragility-predicted": ((rows,), np.float32),
             "sentences": ((rows,), object),
             "sentences.lang": ((rows,), object),
+            "sentences.paragraph": ((rows,), np.int32),
         }
         return {family: np.empty(*kinds[family]) for family in self._reader.families}
 
@@ -170,6 +177,7 @@ class LoadedBuffer:
             "fragility-predicted": np.ones(len(TEXTS), np.float32),
             "sentences": np.asarray(TEXTS, object),
             "sentences.lang": np.asarray([LANG] * len(TEXTS), object),
+            "sentences.paragraph": np.full(len(TEXTS), -1, np.int32),
         }
         for family, array in self.arrays.items():
             array[places] = values[family][which]
@@ -177,15 +185,18 @@ class LoadedBuffer:
     def _read(self, low: int, high: int) -> None:
         """Read one shuffle block: the sentences from `low` to before `high`, as the corpus has them."""
         part = self.part[low:high]
-        real = np.flatnonzero(part != CLOSING_SENTENCE) + low
+        real = np.flatnonzero(part >= 0) + low
         if len(real):
             self._reader.read(int(self.part[real[0]]), self.row[real], self.arrays, self.place[real])
+        plans = np.flatnonzero(part == PLAN_COPY) + low
+        for array in self.arrays.values() if len(plans) else ():
+            array[self.place[plans]] = array[self.place[self.row[plans]]]
 
     @cached_property
     def weights(self) -> npt.NDArray[np.float32]:
         """(sentences,) The weights of the buffer, in its order."""
         weights = self.arrays.get("fragility-predicted", np.ones(len(self.row), np.float32))
-        weights[self.place[self._prompt]] = 0
+        weights[self.place[self._unweighted]] = 0
         return weights
 
 
@@ -206,7 +217,9 @@ def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, toke
     for buffer, _ in loaded:
         for one in buffer.reading:
             one.result()
-    with_codes, with_texts = (name in loaded[0][0].arrays for name in ("codes", "sentences"))
+    with_codes, with_texts, with_paragraphs = (
+        name in loaded[0][0].arrays for name in ("codes", "sentences", "sentences.paragraph")
+    )
     texts, langs = (
         tuple(one for buffer, segment in loaded for one in buffer.arrays.get(name, _NOTHING)[segment.sentences])
         for name in ("sentences", "sentences.lang")
@@ -220,6 +233,9 @@ def batch_of(loaded: Sequence[tuple[LoadedBuffer, BufferSlice]], pin: bool, toke
         codes=_joined([one.arrays["codes"][segment.sentences] for one, segment in loaded], pin) if with_codes else None,
         sequences=_joined([one.numbers[segment.low : segment.high] for one, segment in loaded]),
         texts=texts if with_texts else None,
+        paragraphs=_joined([one.arrays["sentences.paragraph"][segment.sentences] for one, segment in loaded])
+        if with_paragraphs
+        else None,
         tokens=tokenise(texts, langs) if tokenise else None,
         layout=replace(layout, places=_joined([layout.places.numpy()], pin)),
     )

@@ -21,7 +21,8 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.storage import layout
 from pipeline.training.data.answers import Answers
-from pipeline.training.data.row_range_files import ROW_RANGE, Records, RowRangeWriter
+from pipeline.training.data.plans import with_plans
+from pipeline.training.data.row_range_files import BREAK, CLOSING, PLAN, ROW_RANGE, Records, RowRangeWriter
 
 Ints = npt.NDArray[np.int64]
 DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
@@ -30,13 +31,14 @@ BLOCK_GROUPS = 4  # row groups per shuffle block, about: parts of 13 groups have
 
 
 def row_ranges_of(
-    selection: Selection, answers: Answers, counts: Counts, done: Callable[[int], None]
+    selection: Selection, answers: Answers, plans: bool, counts: Counts, done: Callable[[int], None]
 ) -> Iterator[list[Records]]:
     """Yield the row ranges of one part after the other.
 
     Args:
         selection: the sentences.
         answers: finds where the answer of a document begins.
+        plans: whether every paragraph begins with a plan, and ends with a break if another follows.
         counts: gets the numbers of what is kept and removed.
         done: is told how many further rows were read.
 
@@ -45,26 +47,28 @@ def row_ranges_of(
     """
     columns = list(dict.fromkeys([*DOCUMENT_COLUMNS, *answers.columns]))
 
-    def look(reader: PartReader) -> tuple[PartSelection, pa.Table, Ints]:
+    def look(reader: PartReader) -> tuple[PartSelection, pa.Table, Records]:
         with reader:
             documents = reader.documents(columns)
-            return selection.of(reader), documents, answers.of(reader, documents)
+            chosen, answer = selection.of(reader), answers.of(reader, documents)
+            row_ranges = np.zeros(len(chosen.rows), ROW_RANGE)
+            row_ranges["doc"] = chosen.doc
+            row_ranges["first_row"] = chosen.first_row
+            row_ranges["rows"] = chosen.rows
+            row_ranges["answer"] = answer[chosen.doc]
+            row_ranges["new"] = np.isin(np.arange(len(row_ranges)), chosen.sequence_starts)
+            return chosen, documents, with_plans(reader, row_ranges) if plans else row_ranges
 
     found = prefetch(look, map(selection.reader, selection.corpus.parts))
     for number, (one, after) in enumerate(pairwise(chain(found, [None]))):
         assert one is not None
-        chosen, documents, answer = one
+        chosen, documents, row_ranges = one
         following = None if after is None else after[1]
         counts.add(chosen.counts)
-        row_ranges = np.empty(len(chosen.rows), ROW_RANGE)
         row_ranges["part"] = number
-        row_ranges["doc"] = chosen.doc
-        row_ranges["first_row"] = chosen.first_row
-        row_ranges["rows"] = chosen.rows
-        row_ranges["answer"] = answer[chosen.doc]
-        row_ranges["new"] = np.isin(np.arange(len(row_ranges)), chosen.sequence_starts)
-        row_ranges["ends"] = _ends(chosen, documents, following, selection.settings.broken)
-        split = _split_numbers(documents)[chosen.doc]
+        ends = _ends(row_ranges, documents, following, selection.settings.broken)
+        row_ranges["after"][ends] = CLOSING
+        split = _split_numbers(documents)[row_ranges["doc"]]
         yield [row_ranges[split == other] for other in range(len(SPLITS))]
         done(chosen.counts.sentences)
 
@@ -89,7 +93,7 @@ class SplitBuilder:
         more = (
             np.count_nonzero(np.diff(row_ranges["doc"], prepend=-1)),
             row_ranges["new"].sum(),
-            row_ranges["rows"].sum(),
+            row_ranges["rows"][row_ranges["after"] != PLAN].sum(),
         )
         documents, sequences, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
         self.size = documents, sequences, sentences
@@ -122,9 +126,15 @@ def _blocks(row_ranges: Records, rows: int) -> Ints:
 
 
 def sentences_of(row_ranges: Records) -> Ints:
-    """Return (row ranges,) the rows of each, and the sentence that closes its document."""
-    sentences: Ints = row_ranges["rows"].astype(np.int64) + row_ranges["ends"]
+    """Return (row ranges,) the rows of each, and the sentence that closes its document or paragraph."""
+    sentences: Ints = row_ranges["rows"].astype(np.int64) + closed(row_ranges)
     return sentences
+
+
+def closed(row_ranges: Records) -> npt.NDArray[np.bool_]:
+    """Return (row ranges,) whether a sentence that no file has follows each."""
+    found: npt.NDArray[np.bool_] = np.isin(row_ranges["after"], (CLOSING, BREAK))
+    return found
 
 
 def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
@@ -134,7 +144,7 @@ def _split_numbers(documents: pa.Table) -> npt.NDArray[np.int8]:
     return numbers
 
 
-def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
+def _ends(row_ranges: Records, documents: pa.Table, following: pa.Table | None, broken: str) -> npt.NDArray[np.bool_]:
     """Return (row ranges,) whether each is the last of its document, and no further sub-document follows."""
     ids, numbers = documents["doc_id"].combine_chunks(), documents["subdocument"].to_numpy()
     if following is not None and len(following):
@@ -143,8 +153,9 @@ def _ends(chosen: PartSelection, documents: pa.Table, following: pa.Table | None
     again = pc.equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False) & (numbers[1:] == numbers[:-1] + 1)
     goes_on = np.zeros(len(documents), np.bool_)
     goes_on[: len(again)] = again
-    last = np.append(chosen.doc[1:] != chosen.doc[:-1], True)[: len(chosen.doc)]
-    end = (documents["first_row"].to_numpy() + documents["rows"].to_numpy())[chosen.doc]
-    whole = chosen.first_row + chosen.rows == end
-    ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[chosen.doc]
+    doc = row_ranges["doc"]
+    last = np.append(doc[1:] != doc[:-1], True)[: len(doc)]
+    end = (documents["first_row"].to_numpy() + documents["rows"].to_numpy())[doc]
+    whole = row_ranges["first_row"] + row_ranges["rows"] == end
+    ends: npt.NDArray[np.bool_] = last & (whole | (broken == "drop-sentences")) & ~goes_on[doc]
     return ends

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from pipeline.base.errors import ConfigError
 from pipeline.inputs.splits import SPLITS
 from pipeline.training.data.answers import NO_ANSWER
+from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, TEXTS
 from pipeline.training.data.index import Index
-from pipeline.training.data.row_range_files import ROW_RANGE, Records, RowRanges
-from pipeline.training.data.row_ranges import Ints, sentences_of
+from pipeline.training.data.row_range_files import BREAK, PLAN, ROW_RANGE, Records, RowRanges
+from pipeline.training.data.row_ranges import Ints, closed, sentences_of
 
-CLOSING_SENTENCE = -1  # the "part" of a closing sentence
+CLOSING_SENTENCE, PLAN_COPY = -1, -2  # the "part" of a closing sentence, and of a plan, which is a copy of a sentence
+BREAK_SENTENCE = TEXTS.index(END_OF_PARAGRAPH)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,23 +51,32 @@ class BlockSequences:
 
     @cached_property
     def lengths(self) -> Ints:
-        """(sequences,) Sentences, the closing one included."""
+        """(sequences,) Sentences, the closing one, plans and breaks included."""
         lengths: Ints = np.add.reduceat(sentences_of(self.row_ranges), self._starts)
         return lengths
 
     def rows(self) -> tuple[npt.NDArray[np.int32], Ints]:
-        """Return (sentences,) part and row of each; for closing sentences `CLOSING_SENTENCE` and which.
+        """Return (sentences,) part and row of each.
 
-        0 is "End of text.", 1 "End of response.".
+        Closing sentences and breaks have the part `CLOSING_SENTENCE`, and which of `TEXTS` they are as the row; plans
+        have `PLAN_COPY`, and the place of the sentence here that they are a copy of.
         """
         row_ranges = self.row_ranges
-        behind = np.flatnonzero(row_ranges["ends"]) + 1  # the places of closing sentences
-        response = (row_ranges["answer"][row_ranges["ends"]] != NO_ANSWER).astype(np.int64)
+        closing = closed(row_ranges)
+        behind = np.flatnonzero(closing) + 1  # the places of closing sentences
+        response = (row_ranges["answer"][closing] != NO_ANSWER).astype(np.int64)
+        which = np.where(row_ranges["after"][closing] == BREAK, BREAK_SENTENCE, response)
         rows = np.insert(row_ranges["rows"].astype(np.int64), behind, 1)
-        part = np.insert(row_ranges["part"], behind, np.int32(CLOSING_SENTENCE))
-        return np.repeat(part, rows), concatenated_ranges(
-            np.insert(row_ranges["first_row"].astype(np.int64), behind, response), rows
-        )
+        part = np.repeat(np.insert(row_ranges["part"], behind, np.int32(CLOSING_SENTENCE)), rows)
+        row = concatenated_ranges(np.insert(row_ranges["first_row"].astype(np.int64), behind, which), rows)
+        plan = np.repeat(np.insert(row_ranges["after"] == PLAN, behind, False), rows)
+        if plan.any():
+            stored = np.flatnonzero((part != CLOSING_SENTENCE) & ~plan)
+            key = part.astype(np.int64) << 32 | row  # unique among what is stored
+            order = np.argsort(key[stored])
+            row[plan] = stored[order[np.searchsorted(key[stored], key[plan], sorter=order)]]
+            part[plan] = PLAN_COPY
+        return part, row
 
 
 @dataclass(frozen=True, eq=False)

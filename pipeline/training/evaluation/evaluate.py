@@ -28,6 +28,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
+from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, LANG
 from pipeline.training.data.index import Index, is_present, make_index, read_index
 from pipeline.training.evaluation.held_out import HeldOut, held_out
 from pipeline.training.evaluation.measure import (
@@ -53,6 +54,7 @@ from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Trut
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
 from stages.lcm.model import Sampling
+from stages.lcm.plans import PlanningPredictor, planned_lengths
 from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
 
@@ -132,7 +134,7 @@ def evaluate(
         wanted += ("nll", "bpc")  # a token model has no other metrics
     contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
     context = min(contexts, default=CONTEXT)
-    held = held_out(index, options.split, max_sentences=context, sentences=options.sentences, by=options.by)
+    held = _held_out(console, index, options, context, [one.model.card.context for one in trained if one.plans])
     words = TextCodec.of(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
         words.check_dimension(index.dim)
@@ -147,13 +149,16 @@ def evaluate(
     judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
     rows: dict[str, ResultRow] = {}
     evaluated: list[Trained] = []
-    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines):
+    planning: list[tuple[str, PlanningPredictor]] = []
+    end_of_paragraph = words.encode([END_OF_PARAGRAPH], [LANG])[0] if any(one.plans for one in trained) else None
+    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, end_of_paragraph):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
             rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept) if one else ResultRow(found)
             evaluated += [one] if one else []
+            planning += [(name, predictor)] if isinstance(predictor, PlanningPredictor) else []
     about = _about(index, held, judge, options)
     for run in training_statuses(corpus.store):
         if not options.models and not run.holds_model:
@@ -170,6 +175,8 @@ def evaluate(
             soft_wrap=True,
         )
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
+    for name, planner in planning:
+        console.print(f"{name}: {planner.said()}", markup=False, highlight=False, soft_wrap=True)
     if options.sweeps:  # beside the table of the usual values, which stays
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
     if options.by:
@@ -181,6 +188,22 @@ def evaluate(
             Store(url).write(path, data)
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
     return rows
+
+
+def _held_out(
+    console: Console, index: Index, options: EvaluateOptions, context: int, planning: Sequence[int]
+) -> HeldOut:
+    """Return the documents, cut so that they fit models of these contexts with plans and breaks between sentences."""
+    while True:
+        held = held_out(index, options.split, max_sentences=context, sentences=options.sentences, by=options.by)
+        longest = int(planned_lengths(held.lengths, held.paragraphs).max())
+        if not planning or longest <= min(planning):
+            return held
+        context = context * min(planning) // longest
+        console.print(
+            f"documents are cut at {counted(context, 'sentence')}, since plans and breaks take room in a context",
+            style="dim", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Trained]:
@@ -256,6 +279,7 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     Args:
         corpus: the corpus.
         pinned: what the training is pinned to; if it was trained on answers, the index knows where they begin.
+            The index has no plans: held-out documents are the same for models with and without them.
 
     Returns:
         The index.
@@ -264,7 +288,7 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
         ConfigError: if the corpus lacks a column that the training needs.
     """
     digest = pinned.indexes[0].digest
-    if is_present(corpus, digest):
+    if is_present(corpus, digest) and pinned.settings.get("plans", "none") == "none":
         return read_index(corpus, digest)
     return make_index(
         corpus, SelectSettings.model_validate(pinned.select or {}), answers=pinned.settings.get("answers")
@@ -313,7 +337,7 @@ def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
 
 
 def _predictors(
-    trained: list[Trained], scaler: RobustScaler | None, baselines: bool
+    trained: list[Trained], scaler: RobustScaler | None, baselines: bool, end_of_paragraph: Tensor | None
 ) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
     """Return what is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
@@ -324,7 +348,10 @@ def _predictors(
         if one.swept:
             name = f"{one.name}, {one.swept.option} {one.swept.value:g}"
             name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
-        found.append((one, name, one.model, one.sampling))
+        predictor: SentencePredictor = one.model
+        if one.plans and end_of_paragraph is not None:
+            predictor = PlanningPredictor(one.model, end_of_paragraph)
+        found.append((one, name, predictor, one.sampling))
     if not baselines:
         return found
     found.append((None, "previous sentence", Previous(), Sampling()))

@@ -27,7 +27,7 @@ from pipeline.corpus.standalone import standalone
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.replacing import replacing_file
 from pipeline.training.data.command import index_of
-from pipeline.training.data.end_of_text import END_OF_RESPONSE, END_OF_TEXT, LANG
+from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
@@ -36,6 +36,7 @@ from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
+from stages.lcm.plans import planned
 from stages.lcm.text_metrics import copied_3_grams, ovl_3, rep_4, rouge_l, seq_rep_4, word_count
 from stages.lcm.token_lm import TokenLm
 from stages.lcm.token_writing import continue_texts
@@ -110,10 +111,10 @@ def generate(
     trained = load_trained(where, index, device, True, options.sampling, options.of_file)
     check_options([trained], options.sampling)
     if options.prompt is not None:
-        sentences = words.segment(options.prompt, options.prompt_lang)
-        given = _Prompt(sentences, options.prompt_lang)
+        sentences, paragraphs = words.segment(options.prompt, options.prompt_lang)
+        given = _Prompt(sentences, options.prompt_lang, paragraphs)
         found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)
-        _show(console, sentences, said[0], found[0])
+        _show(console, sentences, said[0], found[0], *_plans(words, found, [options.lang or options.prompt_lang]))
     else:
         assert options.split is not None and index is not None and corpus is not None
         said = _of_documents(console, corpus, index, options.split, trained, words, options)
@@ -165,16 +166,23 @@ def _of_documents(
         sizes = [given] * len(held.ids)
     starts = held.starts.tolist()
     prompts = [
-        _Prompt(held.texts[start : start + size], lang, held.embeddings[start : start + size])
+        _Prompt(
+            held.texts[start : start + size],
+            lang,
+            held.paragraphs[start : start + size],
+            held.embeddings[start : start + size],
+        )
         for start, size, lang in zip(starts, sizes, held.langs, strict=True)
     ]
-    found, said = _continue(trained, words, prompts, [options.lang or lang for lang in held.langs], options)
+    langs = [options.lang or lang for lang in held.langs]
+    found, said = _continue(trained, words, prompts, langs, options)
+    plans = _plans(words, found, langs)
     scores: list[dict[str, float | None]] = []
     for at, (ours, continuation) in enumerate(zip(said, found, strict=True)):
         split_at, end = starts[at] + sizes[at], starts[at] + int(held.lengths[at])
         prompt, real = held.texts[starts[at] : split_at], held.texts[split_at:end]
         console.print(f"\n{plain(held.ids[at], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
-        _show(console, prompt, ours, continuation)
+        _show(console, prompt, ours, continuation, plans[at])
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
     _show_scores(console, scores[::2], scores[1::2])
@@ -185,10 +193,11 @@ def _of_documents(
 
 @dataclass(frozen=True)
 class _Prompt:
-    """Sentences that are continued. embeddings: of them, if they are known."""
+    """Sentences that are continued. paragraphs: (sentences,), the number of each one's; embeddings: if known."""
 
     texts: Sequence[str]
     lang: str
+    paragraphs: torch.Tensor
     embeddings: torch.Tensor | None = None
 
     def encoded(self, words: TextCodec) -> torch.Tensor:
@@ -208,6 +217,13 @@ def _continue(
         return _write(trained, trained.model, words, prompts, langs, last, limits)
     end = words.encode([last], [LANG])[0].float().to(words.device)
     documents = [prompt.encoded(words) for prompt in prompts]
+    end_of_paragraph = None
+    if trained.plans:
+        end_of_paragraph = words.encode([END_OF_PARAGRAPH], [LANG])[0].float().to(words.device)
+        documents = [
+            planned(one, torch.tensor([len(one)]), prompt.paragraphs, end_of_paragraph).embeddings
+            for one, prompt in zip(documents, prompts, strict=True)
+        ]
     said: list[list[str]] = [[] for _ in prompts]
 
     def again(predicted: torch.Tensor, numbers: list[int]) -> torch.Tensor:
@@ -222,12 +238,12 @@ def _continue(
     try:
         found = continue_documents(
             trained.model, documents, trained.sampling, end=end, max_sentences=limits, reencode=reencode,
-            **generation,
+            end_of_paragraph=end_of_paragraph, **generation,
         )  # fmt: skip
     except ValueError as error:
         raise CorpusError(f"{trained.place}: {error}") from error
     if reencode is None:
-        return found, _say(words, found, langs)
+        return found, _say(words, [one.embeddings for one in found], langs)
     return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
 
 
@@ -268,19 +284,29 @@ def _write(
     return written, said
 
 
-def _say(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:
-    """Decode the sentences of each continuation in a language."""
-    sizes = [len(one.embeddings) for one in found]
+def _say(words: TextCodec, found: list[torch.Tensor], langs: Sequence[str]) -> list[list[str]]:
+    """Decode (sentences, dim) of each document in its language."""
+    sizes = [len(one) for one in found]
     all_langs = [lang for lang, size in zip(langs, sizes, strict=True) for _ in range(size)]
-    texts = iter(words.decode(torch.cat([one.embeddings for one in found]), all_langs) if all_langs else [])
+    texts = iter(words.decode(torch.cat(found), all_langs) if all_langs else [])
     return [[next(texts) for _ in range(size)] for size in sizes]
 
 
-def _show(console: Console, prompt: Sequence[str], said: Sequence[str], how: Continuation) -> None:
+def _plans(words: TextCodec, found: list[Continuation], langs: Sequence[str]) -> list[list[str]]:
+    """Return the text of each plan of each continuation."""
+    return _say(words, [one.embeddings[:0] if one.plans is None else one.plans for one in found], langs)
+
+
+def _show(
+    console: Console, prompt: Sequence[str], said: Sequence[str], how: Continuation, plans: Sequence[str]
+) -> None:
     for sentence in prompt:
         console.print(Text(plain(sentence, LINE), style="dim"), soft_wrap=True)
     console.print("[it goes on]", style="dim", markup=False, highlight=False)
-    for sentence in said:
+    paragraphs = list(zip(how.paragraphs, plans, strict=True))
+    for number, sentence in enumerate(said):
+        for _, plan in (one for one in paragraphs if one[0] == number):
+            console.print(Text(f"\n[plan: {plain(plan, LINE)}]", style="dim"), soft_wrap=True)
         console.print(Text(plain(sentence, LINE)), soft_wrap=True)
     note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"
     note += f"; the first {counted(how.forgotten, 'sentence')} left the model's window]" if how.forgotten else "]"

@@ -34,6 +34,7 @@ LONGEST = 4096  # sentences of a prompt with its answer
 class HeldOut:
     """embeddings: (sentences, dim) float16; lengths: (documents,); texts: (sentences,); langs, ids: (documents,).
 
+    paragraphs: (sentences,) int32, the number of each one's paragraph in its document.
     A document that was wrapped is several here. groups: (documents,) values of the column by which they are grouped,
     if there is one.
     """
@@ -43,6 +44,7 @@ class HeldOut:
     texts: tuple[str, ...]
     langs: tuple[str, ...]
     ids: tuple[str, ...]
+    paragraphs: Tensor
     groups: tuple[str, ...] = ()
 
     @cached_property
@@ -89,7 +91,13 @@ class HeldOut:
             embeddings = self.embeddings[row:end]
             langs = [self.lang(place) for place in range(row, end)] if tokenise else []
             tokens = tokenise(self.texts[row:end], langs) if tokenise else None
-            batch = Batch(embeddings, self.lengths[first:last], torch.ones(len(embeddings)), tokens=tokens)
+            batch = Batch(
+                embeddings,
+                self.lengths[first:last],
+                torch.ones(len(embeddings)),
+                paragraphs=self.paragraphs[row:end],
+                tokens=tokens,
+            )
             yield batch.to(device)
             first, row = last, end
 
@@ -103,8 +111,15 @@ class _Document:
 
     embeddings: Tensor
     texts: tuple[str, ...]
+    paragraphs: Tensor
     number: int
     prompt: int
+
+    def beginning(self, most: int) -> _Document:
+        """Return the first sentences, at most this many."""
+        return replace(
+            self, embeddings=self.embeddings[:most], texts=self.texts[:most], paragraphs=self.paragraphs[:most]
+        )
 
 
 def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None) -> HeldOut:
@@ -162,7 +177,7 @@ def beginnings(index: Index, split: str, *, documents: int, least: int, most: in
             begins, last = one.number != last, one.number
             longest = max(longest, len(one.texts))
             if begins and len(one.texts) >= least:
-                found.append(replace(one, embeddings=one.embeddings[:most], texts=one.texts[:most]))
+                found.append(one.beginning(most))
             if len(found) == documents:
                 break
     if not found:
@@ -213,13 +228,19 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
         epochs=1, shuffle=False, texts=True,
     )  # fmt: skip
     for _, batch in loader:
-        assert batch.texts is not None and batch.sequences is not None
+        assert batch.texts is not None and batch.sequences is not None and batch.paragraphs is not None
         start = 0
         for length, number in zip(batch.lengths.tolist(), batch.sequences.tolist(), strict=True):
             end = start + length - _closes(batch.embeddings[start + length - 1], index)
             if end > start:
                 prompt = int((batch.weights[start:end] == 0).sum())  # only answers count in a loss
-                yield _Document(batch.embeddings[start:end].clone(), batch.texts[start:end], number, prompt)
+                yield _Document(
+                    batch.embeddings[start:end].clone(),
+                    batch.texts[start:end],
+                    batch.paragraphs[start:end].clone(),
+                    number,
+                    prompt,
+                )
             start += length
 
 
@@ -229,7 +250,8 @@ def _held(index: Index, split: str, found: list[_Document], by: str | None = Non
     groups = () if by is None else {"doc_id": ids, "lang": langs}.get(by) or more[0]
     lengths = torch.tensor([len(one.texts) for one in found])
     texts = tuple(text for one in found for text in one.texts)
-    return HeldOut(torch.cat([one.embeddings for one in found]), lengths, texts, langs, ids, groups)
+    embeddings, paragraphs = (torch.cat([getattr(one, name) for one in found]) for name in ("embeddings", "paragraphs"))
+    return HeldOut(embeddings, lengths, texts, langs, ids, paragraphs, groups)
 
 
 def _closes(embedding: Tensor, index: Index) -> bool:

@@ -66,11 +66,13 @@ class TextCodec:
             )
         return lang
 
-    def segment(self, text: str, lang: str) -> list[str]:
-        """Return the sentences of a text, as the corpus's documents were cut."""
+    def segment(self, text: str, lang: str) -> tuple[list[str], Tensor]:
+        """Return the sentences of a text, as the corpus's documents were cut, and the number of each one's
+        paragraph.
+        """
         segmenter = Segmenter(self.segmenting, self._encoder.tokenizer.count, self.device)
-        found: list[str] = segmenter.segment([text], [lang]).text.to_pylist()
-        return found
+        found = segmenter.segment([text], [lang])
+        return found.text.to_pylist(), torch.from_numpy(found.paragraph.copy())
 
     def encode(self, texts: Sequence[str], langs: Sequence[str]) -> Tensor:
         """Return (texts, dim) float16, on the CPU."""

@@ -39,6 +39,11 @@ class Trained:
         return self.place.rstrip("/").rpartition("/")[2]
 
     @property
+    def plans(self) -> bool:
+        """Whether it was trained on plans and breaks (`train.plans`)."""
+        return bool(self.about.pinned.settings.get("plans", "none") != "none")
+
+    @property
     def tokenizer(self) -> ModelCard:
         """Return the card of the tokenizer of a token language model. Raises `ConfigError` if it is missing, or has
         changed since.

@@ -113,7 +113,7 @@ def test_texts_go_on_from_what_was_said(corpus: Path, tmp_path: Path) -> None:
     assert said["default"] == said["again"]
     codec = TextCodec.of(Corpus(url), "cpu")
     model, _ = load_model(str(folder(corpus, "speaking")))
-    context = codec.encode(codec.segment(prompt.read_text(), "eng_Latn"), ["eng_Latn"] * 2).float()
+    context = codec.encode(codec.segment(prompt.read_text(), "eng_Latn")[0], ["eng_Latn"] * 2).float()
     for _ in range(2):
         (text,) = codec.decode(model.next(of_documents([context]), Sampling()), ["eng_Latn"])
         context = torch.cat([context, codec.encode([text], ["eng_Latn"]).float()])

@@ -69,7 +69,7 @@ def test_runs_are_in_files_that_end_with_a_part(corpus: Corpus, monkeypatch: pyt
         )
         assert len(one.sequences) == found.about.splits[split][1]
         assert (
-            sequences[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.row_ranges["ends"].sum()
+            sequences[0].sentences == one.lengths.sum() == found.about.splits[split][2] + one.row_ranges["after"].sum()
         )
         size = sum(path.stat().st_size for path in Path(corpus.url).glob(f"train/index/{found.digest[:12]}.{split}-*"))
         assert size == len(one.row_ranges) * ROW_RANGE.itemsize == 22 * len(one.row_ranges)
@@ -79,11 +79,11 @@ def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
     found = make_index(corpus, SelectSettings())
     stage = Encode(EncodeSettings(model=str(TINY_CARD)))
     network = load_encoder(stage.card, compute_dtype("auto", "cpu"), "cpu")
-    for number, text in enumerate(("End of text.", "End of response.")):
+    for number, text in enumerate(("End of text.", "End of response.", "End of paragraph.")):
         ids = torch.tensor(stage.tokenizer.encode([text], "eng_Latn"))
         with torch.inference_mode():
             np.testing.assert_allclose(found.endings[number], network(ids)[0].float().numpy(), atol=2e-3)
-    assert found.ending_codes is not None and found.ending_codes.shape == (2, 3) == (2, found.about.codebooks)
+    assert found.ending_codes is not None and found.ending_codes.shape == (3, 3) == (3, found.about.codebooks)
 
 
 def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Paragraphs, plans and breaks of Large Planning Concept Models, LCM 4.3, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stages.lcm.baselines import SentencePredictor
+from stages.lcm.batch import Batch
+from stages.lcm.model import Sampling
+
+Ints = npt.NDArray[np.int64]
+BREAK_COSINE = 0.9  # a prediction whose cosine with "End of paragraph." exceeds this is a break
+
+
+def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a value differs from the one before it; the first does."""
+    return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
+
+
+def headlines(embeddings: npt.NDArray[Any], starts: Ints) -> Ints:
+    """Return the place of each paragraph's headline: the sentence nearest to the mean of the paragraph; of equal ones
+    the first.
+
+    Args:
+        embeddings: (sentences, dim).
+        starts: (paragraphs,) where paragraphs begin, ascending from 0.
+
+    Returns:
+        (paragraphs,) places.
+    """
+    x = embeddings.astype(np.float64)
+    sizes = np.diff(starts, append=len(x))
+    x -= np.repeat(np.add.reduceat(x, starts, axis=0) / sizes[:, None], sizes, axis=0)
+    distances = np.einsum("ij,ij->i", x, x)
+    least = np.repeat(np.minimum.reduceat(distances, starts), sizes)
+    nearest = np.flatnonzero(distances <= least)
+    found: Ints = nearest[np.searchsorted(nearest, starts)]
+    return found
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Documents with plans and breaks between their sentences.
+
+    `embeddings`: (positions, dim). `lengths`: (documents,) int64. `sentences`: (sentences,) int64, the position of each
+    sentence. `plans`, `breaks`: positions of plans and of breaks, ascending.
+    """
+
+    embeddings: Tensor
+    lengths: Tensor
+    sentences: Tensor
+    plans: Tensor
+    breaks: Tensor
+
+
+def planned(embeddings: Tensor, lengths: Tensor, paragraphs: Tensor, break_embedding: Tensor) -> Planned:
+    """Put plans and breaks between sentences; no break follows the last paragraph of a document, which may go on.
+
+    Args:
+        embeddings: (sentences, dim) of documents one after the other.
+        lengths: (documents,) int64.
+        paragraphs: (sentences,) the number of each sentence's paragraph in its document.
+        break_embedding: (dim,) of "End of paragraph.".
+
+    Returns:
+        The documents; the plan of a paragraph is its headline.
+    """
+    document = np.repeat(np.arange(len(lengths)), lengths.numpy())
+    opens = changes(document)
+    begins = opens | changes(paragraphs.numpy())
+    starts = np.flatnonzero(begins)
+    nearest = headlines(embeddings.cpu().numpy(), starts)
+    added = begins.astype(np.int64) + (begins & ~opens)  # positions before each sentence: a plan, and a break
+    sentences = np.cumsum(added + 1) - 1
+    size = int(sentences[-1]) + 1
+    plans, breaks = sentences[begins] - 1, sentences[begins & ~opens] - 2
+    source = np.zeros(size, np.int64)
+    source[sentences], source[plans] = np.arange(len(sentences)), nearest
+    found = embeddings[torch.from_numpy(source).to(embeddings.device)]
+    places = [torch.from_numpy(one) for one in (sentences, plans, breaks)]
+    found[places[2].to(found.device)] = break_embedding.to(found)
+    longer = lengths + torch.from_numpy(np.bincount(document, weights=added, minlength=len(lengths)).astype(np.int64))
+    return Planned(found, longer, *places)
+
+
+def planned_lengths(lengths: Tensor, paragraphs: Tensor) -> Tensor:
+    """Return (documents,) how many positions the documents have with plans and breaks; arguments as of `planned`."""
+    document = np.repeat(np.arange(len(lengths)), lengths.numpy())
+    begins = changes(document) | changes(paragraphs.numpy())
+    count = np.bincount(document[begins], minlength=len(lengths))
+    return lengths + torch.from_numpy(2 * count - 1)
+
+
+class PlanningPredictor:
+    """Predicts sentences with a model of plans, from plans of its own and the real sentences and breaks before each.
+
+    The headline of a paragraph would tell the model what it is to predict. So each plan is predicted first, from the
+    plans of earlier paragraphs, whose sentences are known; then sentences are predicted after these plans.
+
+    `breaks`: paragraphs that another follows; `exact`, `near`: of how many the end was predicted, in its place and at
+    most one sentence away; `false`: breaks predicted farther from any end.
+    """
+
+    def __init__(self, model: SentencePredictor, break_embedding: Tensor) -> None:
+        self.model, self.break_embedding = model, break_embedding
+        self.breaks = self.exact = self.near = self.false = 0
+
+    def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
+        """Return (sentences, dim) float32, as a model does; the batch has paragraphs."""
+        assert batch.paragraphs is not None
+        documents = planned(batch.embeddings, batch.lengths, batch.paragraphs, self.break_embedding)
+        weights = torch.ones(len(documents.embeddings), device=batch.embeddings.device)
+        own = self.model.predict(Batch(documents.embeddings, documents.lengths, weights), sampling)
+        embeddings = documents.embeddings.float()
+        plans = documents.plans.to(own.device)
+        embeddings[plans] = own[plans]
+        found = self.model.predict(Batch(embeddings, documents.lengths, weights), sampling)
+        self._count(found, documents)
+        return found[documents.sentences.to(found.device)]
+
+    def said(self) -> str:
+        """Say how many breaks were predicted."""
+        return (
+            f"{self.exact} of {self.breaks} ends of paragraphs were predicted in their place, {self.near} at most one "
+            f"sentence away; {self.false} were predicted elsewhere"
+        )
+
+    def _count(self, found: Tensor, documents: Planned) -> None:
+        document = torch.repeat_interleave(torch.arange(len(documents.lengths)), documents.lengths)
+        asked = torch.cat([documents.sentences, documents.breaks]).sort().values  # all that may follow a sentence
+        asked = asked[~torch.isin(asked, documents.plans + 1)]
+        said = functional.cosine_similarity(found[asked.to(found.device)], self.break_embedding.to(found)[None])
+        said = (said > BREAK_COSINE).cpu()
+        true = torch.isin(asked, documents.breaks)
+        near_true, near_said = _beside(true, document[asked]), _beside(said, document[asked])
+        self.breaks += int(true.sum())
+        self.exact += int((true & said).sum())
+        self.near += int((true & near_said).sum())
+        self.false += int((said & ~near_true).sum())
+
+
+def _beside(flags: Tensor, document: Tensor) -> Tensor:
+    """Return where a flag, or that of a neighbour in the same document, is set."""
+    same = document[1:] == document[:-1]
+    found = flags.clone()
+    found[1:] |= flags[:-1] & same
+    found[:-1] |= flags[1:] & same
+    return found
