@@ -98,19 +98,38 @@ def planned_lengths(lengths: Tensor, paragraphs: Tensor) -> Tensor:
     return lengths + torch.from_numpy(2 * count - 1)
 
 
+@dataclass
+class BreakCounts:
+    """Ends of paragraphs that another paragraph follows, and how they were predicted.
+
+    `ends`: how many there are. `exact`, `near`: of how many a break was predicted, in its place and at most one
+    sentence away. `false`: breaks that were predicted farther from any end.
+    """
+
+    ends: int = 0
+    exact: int = 0
+    near: int = 0
+    false: int = 0
+
+    def said(self) -> str:
+        """Say it in a sentence."""
+        return (
+            f"{self.exact} of {self.ends} ends of paragraphs were predicted in their place, {self.near} at most one "
+            f"sentence away; {self.false} more were predicted elsewhere"
+        )
+
+
 class PlanningPredictor:
     """Predicts sentences with a model of plans, from plans of its own and the real sentences and breaks before each.
 
     The headline of a paragraph would tell the model what it is to predict. So each plan is predicted first, from the
-    plans of earlier paragraphs, whose sentences are known; then sentences are predicted after these plans.
-
-    `breaks`: paragraphs that another follows; `exact`, `near`: of how many the end was predicted, in its place and at
-    most one sentence away; `false`: breaks predicted farther from any end.
+    plans of earlier paragraphs, whose sentences are known; then sentences are predicted after these plans. `breaks`:
+    what was predicted of the ends of paragraphs so far.
     """
 
     def __init__(self, model: SentencePredictor, break_embedding: Tensor) -> None:
         self.model, self.break_embedding = model, break_embedding
-        self.breaks = self.exact = self.near = self.false = 0
+        self.breaks = BreakCounts()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
         """Return (sentences, dim) float32, as a model does; the batch has paragraphs."""
@@ -125,13 +144,6 @@ class PlanningPredictor:
         self._count(found, documents)
         return found[documents.sentences.to(found.device)]
 
-    def said(self) -> str:
-        """Say how many breaks were predicted."""
-        return (
-            f"{self.exact} of {self.breaks} ends of paragraphs were predicted in their place, {self.near} at most one "
-            f"sentence away; {self.false} were predicted elsewhere"
-        )
-
     def _count(self, found: Tensor, documents: Planned) -> None:
         document = torch.repeat_interleave(torch.arange(len(documents.lengths)), documents.lengths)
         asked = torch.cat([documents.sentences, documents.breaks]).sort().values  # all that may follow a sentence
@@ -140,10 +152,10 @@ class PlanningPredictor:
         said = (said > BREAK_COSINE).cpu()
         true = torch.isin(asked, documents.breaks)
         near_true, near_said = _beside(true, document[asked]), _beside(said, document[asked])
-        self.breaks += int(true.sum())
-        self.exact += int((true & said).sum())
-        self.near += int((true & near_said).sum())
-        self.false += int((said & ~near_true).sum())
+        self.breaks.ends += int(true.sum())
+        self.breaks.exact += int((true & said).sum())
+        self.breaks.near += int((true & near_said).sum())
+        self.breaks.false += int((said & ~near_true).sum())
 
 
 def _beside(flags: Tensor, document: Tensor) -> Tensor:

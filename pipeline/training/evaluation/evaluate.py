@@ -149,16 +149,16 @@ def evaluate(
     judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
     rows: dict[str, ResultRow] = {}
     evaluated: list[Trained] = []
-    planning: list[tuple[str, PlanningPredictor]] = []
     end_of_paragraph = words.encode([END_OF_PARAGRAPH], [LANG])[0] if any(one.plans for one in trained) else None
     for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, end_of_paragraph):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
-            rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept) if one else ResultRow(found)
+            breaks = predictor.breaks if isinstance(predictor, PlanningPredictor) else None
+            of_model = (one.about.steps, asdict(sampling), one.swept, breaks) if one else ()
+            rows[name] = ResultRow(found, *of_model)
             evaluated += [one] if one else []
-            planning += [(name, predictor)] if isinstance(predictor, PlanningPredictor) else []
     about = _about(index, held, judge, options)
     for run in training_statuses(corpus.store):
         if not options.models and not run.holds_model:
@@ -175,8 +175,6 @@ def evaluate(
             soft_wrap=True,
         )
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
-    for name, planner in planning:
-        console.print(f"{name}: {planner.said()}", markup=False, highlight=False, soft_wrap=True)
     if options.sweeps:  # beside the table of the usual values, which stays
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
     if options.by:
@@ -194,16 +192,19 @@ def _held_out(
     console: Console, index: Index, options: EvaluateOptions, context: int, planning: Sequence[int]
 ) -> HeldOut:
     """Return the documents, cut so that they fit models of these contexts with plans and breaks between sentences."""
+    shorter = context
     while True:
-        held = held_out(index, options.split, max_sentences=context, sentences=options.sentences, by=options.by)
-        longest = int(planned_lengths(held.lengths, held.paragraphs).max())
-        if not planning or longest <= min(planning):
-            return held
-        context = context * min(planning) // longest
+        held = held_out(index, options.split, max_sentences=shorter, sentences=options.sentences, by=options.by)
+        longest = int(planned_lengths(held.lengths, held.paragraphs).max()) if planning else 0
+        if longest <= min(planning, default=0):
+            break
+        shorter = shorter * min(planning) // longest
+    if shorter < context:
         console.print(
-            f"documents are cut at {counted(context, 'sentence')}, since plans and breaks take room in a context",
+            f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
             style="dim", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+    return held
 
 
 def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Trained]:

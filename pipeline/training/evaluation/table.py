@@ -16,6 +16,7 @@ from rich.table import Table
 
 from pipeline.base.formats import counted, plain
 from pipeline.training.evaluation.measure import METRICS, MetricValue
+from stages.lcm.plans import BreakCounts
 
 TITLES = {
     "l2": "ℓ2",
@@ -46,12 +47,16 @@ class SweptValue:
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One predictor. steps, sampling: of a trained model; baselines have none. swept: the value of a sweep, if any."""
+    """One predictor. steps, sampling: of a trained model; baselines have none. swept: the value of a sweep, if any.
+
+    breaks: what a model with plans predicted of the ends of paragraphs.
+    """
 
     figures: dict[str, MetricValue]
     steps: int | None = None
     sampling: dict[str, Any] | None = None
     swept: SweptValue | None = None
+    breaks: BreakCounts | None = None
 
 
 def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) -> None:
@@ -85,6 +90,9 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         if count < about["sentences"]
     ]
     console.print("; ".join(notes), style="dim", highlight=False)
+    for model, row in rows.items():
+        if row.breaks:
+            console.print(f"{model}: {row.breaks.said()}", markup=False, highlight=False, soft_wrap=True)
     if about.get("by"):
         _show_groups(console, rows, names, about["by"])
 
@@ -122,6 +130,7 @@ def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
     models = {
         model: {"steps": row.steps, "sampling": row.sampling}
         | ({"swept": asdict(row.swept)} if row.swept else {})
+        | ({"breaks": asdict(row.breaks)} if row.breaks else {})
         | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}
         | ({"groups": groups} if (groups := _groups_of(row)) else {})
         for model, row in rows.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline import Corpus
 
-COLUMNS = ("doc_id", "split", "text", "chars", "codes", "weight", "end", "answer")
+COLUMNS = ("doc_id", "split", "text", "chars", "codes", "weight", "end", "answer", "paragraph")
 Row = dict[str, Any]
 Sentence = tuple[str, bytes, tuple[int, ...], float]  # text, embedding, codes, weight
 
@@ -20,6 +20,7 @@ class Sequence:
     doc_id: str
     sentences: list[Sentence] = field(default_factory=list)
     answers: list[bool] = field(default_factory=list)
+    paragraphs: list[int] = field(default_factory=list)
     ends: bool = False
 
 
@@ -27,9 +28,7 @@ def sequences_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambd
     """Runs of rows that are kept, in the order of the corpus."""
     found: list[Sequence] = []
     for part in corpus.parts:
-        rows = corpus.table(
-            "doc_id", "split", "text", "chars", "codes", "weight", "end", "answer", part=part
-        ).to_pylist()
+        rows = corpus.table(*COLUMNS, part=part).to_pylist()
         matrix = corpus.embeddings(part)
         last = None
         for number, row in enumerate(rows):
@@ -39,6 +38,7 @@ def sequences_of(corpus: Corpus, split: str, keep: Callable[[Row], bool] = lambd
                 one = found[-1]
                 one.sentences.append((row["text"], matrix[number].tobytes(), tuple(row["codes"]), row["weight"]))
                 one.answers.append(row["answer"] is None or row["end"] > int(row["answer"]))
+                one.paragraphs.append(row["paragraph"])
                 one.ends = number + 1 == len(rows) or rows[number + 1]["doc_id"] != row["doc_id"]
                 last = number
     return found

@@ -63,7 +63,7 @@ def sentences_of(batch: Batch) -> Iterator[Sentence]:
 
 def ending(index: Index, number: int) -> Sentence:
     assert index.ending_codes is not None
-    text = ("End of text.", "End of response.")[number]
+    text = ("End of text.", "End of response.", "End of paragraph.")[number]
     return text, index.endings[number].tobytes(), tuple(index.ending_codes[number].tolist()), 1.0
 
 
