@@ -43,7 +43,10 @@ def init(
         out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
         return
     write_draft(text, to)
-    checked = load_checked(to)
+    try:
+        checked = load_checked(to)
+    except ConfigError as error:
+        raise ConfigError(f"{to} is written, but it cannot run as it is; mend it, or the data:\n{error}") from error
     out.print(
         f"{to}: {counted(len(checked.config.input), 'input')}, model {checked.config.segment.model}; next:\n"
         f"  pipeline plan {to}\n  pipeline run {to}",

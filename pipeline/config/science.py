@@ -184,7 +184,7 @@ class AblationRow(BaseModel):
     def _differs_fairly(self) -> AblationRow:
         if not self.model_fields_set:
             raise ValueError(f"nothing differs from {ALL!r}: give select, corpus or train")
-        for key in ("steps", "seed", "name"):
+        for key in ("steps", "epochs", "seed", "name"):
             if key in self.train:
                 raise ValueError(f"train.{key}: all rows are trained alike; set seeds and train.steps for all of them")
         return self

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
+from pipeline.base.errors import ConfigError
 from pipeline.config.select import SelectSettings
 from stages.cards import CardError
 from stages.lcm.card import (
@@ -146,6 +147,12 @@ class TrainSettings(Settings):
         description="name of the training: its folder in train/ (default: that of the model)",
     )
     steps: int = meaning(1000, ge=1, description="optimizer steps (250_000 in the LCM paper's 2.4)")
+    epochs: float | None = meaning(
+        None,
+        gt=0,
+        description="how many times the sentences of the split train are read, in place of steps (the LCM paper's "
+        "fine-tuning in 3.1: 7); the number of steps is decided when the training begins",
+    )
     batch_concepts: int = meaning(
         4096, ge=1, description="sentences per step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
     )
@@ -259,13 +266,15 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainSettings:
+        if self.epochs is not None and self.corpora:
+            raise ValueError("epochs is for one corpus, and a mix (corpora) is drawn by weights; give steps instead")
         if self.batch_concepts % self.micro_concepts:
             near = max(1, round(self.batch_concepts / self.micro_concepts)) * self.micro_concepts
             raise ValueError(
                 f"batch_concepts {self.batch_concepts} is not a multiple of micro_concepts {self.micro_concepts}; "
                 f"give for instance {near}"
             )
-        if self.warmup > self.steps:
+        if self.epochs is None and self.warmup > self.steps:
             raise ValueError(f"warmup_steps {self.warmup} is more than steps {self.steps}; give fewer")
         if self.last_lr > self.lr:
             raise ValueError(f"min_lr {self.last_lr} is more than lr {self.lr}; give less")
@@ -324,6 +333,18 @@ class TrainSettings(Settings):
         """The most streams that read the data."""
         return self.lanes or LANES
 
+    def with_steps_of(self, sentences: int) -> TrainSettings:
+        """Return the settings with as many steps as `epochs` of this many sentences take, if that is set."""
+        if self.epochs is None:
+            return self
+        steps = max(1, round(self.epochs * sentences / self.batch_concepts))
+        if self.warmup_steps is not None and self.warmup_steps > steps:
+            raise ConfigError(
+                f"train.warmup_steps: {self.warmup_steps} is more than the {steps} steps of {self.epochs:g} epochs; "
+                "give fewer"
+            )
+        return self.model_copy(update={"steps": steps})
+
     def with_lanes(self, processes: int) -> TrainSettings:
         """Return the settings of a training that begins with this number of processes, each of which reads its own
         files.
@@ -333,6 +354,7 @@ class TrainSettings(Settings):
     def pinned(self) -> dict[str, Any]:
         """Return the meaning settings, without those that say which card it is."""
         found = {key: value for key, value in self.meaningful().items() if key not in OF_CARD}
-        if self.plans == "none":  # as before there were plans
-            del found["plans"]
+        for name, default in (("plans", "none"), ("epochs", None)):  # as before there were any
+            if found[name] == default:
+                del found[name]
         return found | {"lanes": self.streams}

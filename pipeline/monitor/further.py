@@ -58,7 +58,8 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
     assert settings
     what = f"{settings.model} in {settings.folder}"
     if not store.exists(f"{settings.folder}/{RECORD}"):
-        return FurtherWork("train", f"{what}: not begun, {settings.steps} steps", left=True)
+        length = f"{settings.steps} steps" if settings.epochs is None else f"{settings.epochs:g} epochs"
+        return FurtherWork("train", f"{what}: not begun, {length}", left=True)
     status = training_status(store, settings.folder)
     try:
         changed = changed_since(store, plan.config) if status.holds_model else []

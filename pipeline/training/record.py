@@ -147,8 +147,9 @@ def encoder_of(config: RunConfig) -> str | None:
 
 def as_begun(settings: TrainSettings, pinned: dict[str, Any]) -> TrainSettings:
     """Return the settings with what a training chose when it began, where they leave it open."""
-    lanes = pinned.get("lanes", TrainSettings().streams)
-    return settings if settings.lanes else settings.model_copy(update={"lanes": lanes})
+    chosen: dict[str, Any] = {} if settings.lanes else {"lanes": pinned.get("lanes", TrainSettings().streams)}
+    chosen |= {} if settings.epochs is None else {"steps": pinned["steps"]}
+    return settings.model_copy(update=chosen)
 
 
 def asked(config: RunConfig, settings: TrainSettings, card: LcmCard) -> dict[str, Any]:

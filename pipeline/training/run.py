@@ -158,7 +158,7 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
             _write_scaler(store, settings, pinned, digest)
     if pinned is None:
         settings = settings.with_lanes(processes_of(config))
-        pinned = _pin(console, config, settings, card, corpus)
+        pinned, settings = _pin(console, config, settings, card, corpus)
         digest = _write_scaler(store, settings, pinned)
     started = Started(pinned=pinned, settings=settings, scaler=digest)
     write_started(store, run, started)
@@ -234,7 +234,10 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
             )
 
 
-def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus) -> Pinned:
+def _pin(
+    console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus
+) -> tuple[Pinned, TrainSettings]:
+    """Return what a training is pinned to, and its settings with the steps that its epochs take."""
     scaler = _fit(corpus, "scaler")
     if scaler is None:
         raise ConfigError(f"{corpus.url} has no scaler, which models need: add `scaler: {{}}` and run it")
@@ -261,7 +264,9 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
     if of_scaler != index.dim:
         raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
     documents, _, sentences = index.about.splits["train"]
-    epochs = settings.steps * settings.batch_concepts / sentences
+    read = index.sentences("train")
+    settings = settings.with_steps_of(read)
+    epochs = settings.steps * settings.batch_concepts / read
     much = "" if settings.corpora else f", about {epochs:.1f} epochs"
     console.print(
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
@@ -276,7 +281,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         _check_split(found, "train")
         _check_texts(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
-    return Pinned(
+    pinned = Pinned(
         **asked(config, settings, card),
         indexes=indexes,
         encoder=index.about.encoder,
@@ -286,6 +291,7 @@ def _pin(console: Console, config: RunConfig, settings: TrainSettings, card: Lcm
         decoder=decoder,
         tokenizer=tokenizer,
     )
+    return pinned, settings
 
 
 def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:

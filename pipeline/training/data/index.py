@@ -121,6 +121,11 @@ class Index:
         """Return the row ranges of a split. Raises `CorpusError` if files of them are gone or damaged."""
         return RowRanges(Store(self.url), self.digest, split, self.about.runs[split])
 
+    def sentences(self, split: str) -> int:
+        """Return how many sentences an epoch of a split has: with plans, breaks, and those that close documents."""
+        blocks = self.blocks
+        return int(blocks["sentences"].to_numpy()[blocks["split"].to_numpy() == SPLITS.index(split)].sum())
+
     def said_of_splits(self) -> str:
         """Return `train 120, validation 3, test 0 documents`."""
         return ", ".join(f"{name} {self.about.splits[name][0]}" for name in SPLITS) + " documents"
