@@ -169,7 +169,10 @@ _OF_FITS = (
 
 def _scaling(results: Results, asked: ScalingLaw) -> list[str]:
     """Return the cells of a fit."""
+    said = [f"{asked.metric} of {', '.join(asked.rows)}"]
     sides = [(results.figure("parameters", row), results.of_seeds(asked.metric, row)) for row in asked.rows]
+    if len({len(one.documents) for _, found in sides for one in found}) > 1:  # some are not yet evaluated again
+        return [*said, "not measured on the same documents", "–", "–", "–", "–"]
     points = [
         Point(
             size.mean,
@@ -180,7 +183,6 @@ def _scaling(results: Results, asked: ScalingLaw) -> list[str]:
         for size, found in sides
         if size and found
     ]
-    said = [f"{asked.metric} of {', '.join(asked.rows)}"]
     if len({one.size for one in points}) < len(asked.rows):
         return [*said, "not measured", "–", "–", "–", "–"]
     law = fitted(np.array([one.size for one in points]), np.array([one.mean for one in points]))

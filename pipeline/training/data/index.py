@@ -237,7 +237,16 @@ def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where"
 
 
 def digest_of(selection: Selection, answers: str | None = None, plans: Plans = "none") -> str:
-    """Return the digest of an index from receipts alone; the arguments are those of `make_index`."""
+    """Return the digest of an index, from receipts alone.
+
+    Args:
+        selection: what is selected.
+        answers: as for `make_index`.
+        plans: as for `make_index`.
+
+    Returns:
+        32 hex digits.
+    """
     return _snapshot(selection, answers, plans)[1]
 
 

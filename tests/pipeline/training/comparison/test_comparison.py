@@ -206,6 +206,10 @@ def test_scaling_is_in_the_table() -> None:
     assert "| nll of a, b, c | 0.10 M, 3.265; 1.00 M, 2.634; 10.00 M, 2.318 | 40 | 0.3 | " in to_markdown(
         settings, Results(rows=rows)
     )
+    few = rows | {"b": {seed: found(nll=3.0, parameters=1e6) for seed in ("0", "1")}}
+    nll = few["b"]["1"].figures["nll"].model_copy(update={"documents": (1e-3,) * 3})
+    few["b"]["1"] = few["b"]["1"].model_copy(update={"figures": few["b"]["1"].figures | {"nll": nll}})
+    assert "| nll of a, b, c | not measured on the same documents |" in to_markdown(settings, Results(rows=few))
     del rows["b"]
     assert "| nll of a, b, c | not measured |" in to_markdown(settings, Results(rows=rows))
 
