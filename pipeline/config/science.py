@@ -56,6 +56,8 @@ class Objective(BaseModel):
             raise ValueError(
                 "give either train, minutes and steps_of, or the row whose trainings are evaluated again (of)"
             )
+        if "epochs" in self.train:
+            raise ValueError("train.epochs: comparisons count steps; give train.steps")
         if sum(one is not None for one in lengths) > 1:
             raise ValueError("give one of minutes, steps_of and train.steps")
         return self
@@ -107,6 +109,12 @@ class _ComparisonSettings(BaseModel):
     def _seeds_differ(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds are {list(self.seeds)}; each stands for a training of its own: name it once")
+        return self
+
+    @model_validator(mode="after")
+    def _counts_steps(self) -> Self:
+        if "epochs" in self.train:
+            raise ValueError("train.epochs: comparisons count steps; give train.steps")
         return self
 
 

@@ -40,7 +40,7 @@ from pipeline.training.comparison.results import (
 from pipeline.training.data.checks import check_columns
 from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
-from pipeline.training.evaluation.held_out import HeldOut, held_out
+from pipeline.training.evaluation.held_out import HeldOut, fitting, held_out
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.model_file import load_model
 from pipeline.training.record import read_started
@@ -150,9 +150,17 @@ class _Comparison:
 
     @cached_property
     def context(self) -> int:
-        """Sentences at which documents are wrapped for all rows."""
-        configs = (self.science.config(row, self.science.settings.seeds[0]) for row in self.science.settings.trained)
-        return min(one.train.card.context for one in configs if one.train)
+        """Sentences at which documents are wrapped for all rows; fewer where a row has plans, which take room."""
+        settings = self.science.settings
+        configs = (self.science.config(row, settings.seeds[0]).train for row in settings.trained)
+        contexts = [(one.card.context, one.plans) for one in configs if one]
+        return fitting(
+            self.index,
+            settings.split,
+            max_sentences=min(context for context, _ in contexts),
+            sentences=settings.sentences,
+            planning=[context for context, plans in contexts if plans != "none"],
+        )[1]
 
     @cached_property
     def held(self) -> HeldOut:

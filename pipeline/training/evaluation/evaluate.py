@@ -30,7 +30,7 @@ from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, LANG
 from pipeline.training.data.index import Index, is_present, make_index, read_index
-from pipeline.training.evaluation.held_out import HeldOut, held_out
+from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import (
     DECODED,
     LIKELIHOOD,
@@ -54,7 +54,7 @@ from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Trut
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
 from stages.lcm.model import Sampling
-from stages.lcm.plans import PlanningPredictor, planned_lengths
+from stages.lcm.plans import PlanningPredictor
 from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
 
@@ -134,7 +134,15 @@ def evaluate(
         wanted += ("nll", "bpc")  # a token model has no other metrics
     contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
     context = min(contexts, default=CONTEXT)
-    held = _held_out(console, index, options, context, [one.model.card.context for one in trained if one.plans])
+    planning = [one.model.card.context for one in trained if one.plans]
+    held, shorter = fitting(
+        index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
+    )
+    if shorter < context:
+        console.print(
+            f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
+            style="dim", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     words = TextCodec.of(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
         words.check_dimension(index.dim)
@@ -186,25 +194,6 @@ def evaluate(
             Store(url).write(path, data)
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
     return rows
-
-
-def _held_out(
-    console: Console, index: Index, options: EvaluateOptions, context: int, planning: Sequence[int]
-) -> HeldOut:
-    """Return the documents, cut so that they fit models of these contexts with plans and breaks between sentences."""
-    shorter = context
-    while True:
-        held = held_out(index, options.split, max_sentences=shorter, sentences=options.sentences, by=options.by)
-        longest = int(planned_lengths(held.lengths, held.paragraphs).max()) if planning else 0
-        if longest <= min(planning, default=0):
-            break
-        shorter = shorter * min(planning) // longest
-    if shorter < context:
-        console.print(
-            f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
-            style="dim", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
-    return held
 
 
 def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Trained]:

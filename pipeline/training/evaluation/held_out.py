@@ -25,6 +25,7 @@ from pipeline.training.data.reading import Tokenise
 from pipeline.training.data.sequences import Sequences
 from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
+from stages.lcm.plans import planned_lengths
 
 MICRO = 1024  # sentences that are predicted together
 LONGEST = 4096  # sentences of a prompt with its answer
@@ -152,6 +153,33 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by
             f"{index.url}: every document of the split {split} has one sentence, so none has a context to predict from"
         )
     return _held(index, split, found, by)
+
+
+def fitting(
+    index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None, planning: Sequence[int] = ()
+) -> tuple[HeldOut, int]:
+    """Return documents as `held_out` does, cut so that they also fit models that put plans and breaks in between.
+
+    Args:
+        index: as for `held_out`.
+        split: as for `held_out`.
+        max_sentences: as for `held_out`.
+        sentences: as for `held_out`.
+        by: as for `held_out`.
+        planning: the contexts of models with plans.
+
+    Returns:
+        The documents, and the most sentences of one.
+
+    Raises:
+        ConfigError: as `held_out` raises it.
+    """
+    while True:
+        held = held_out(index, split, max_sentences=max_sentences, sentences=sentences, by=by)
+        longest = int(planned_lengths(held.lengths, held.paragraphs).max())
+        if not planning or longest <= min(planning):
+            return held, max_sentences
+        max_sentences = max_sentences * min(planning) // longest
 
 
 def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:

@@ -287,3 +287,27 @@ def test_a_model_without_noise_has_no_schedule(training_corpus: Path) -> None:
     settings["objectives"]["base"]["train"] |= {"diffusion": {"schedule": "cosine"}}
     with pytest.raises(ConfigError, match=r"objectives\.base: small: kind base has no diffusion"):
         load_science(written(training_corpus, settings))
+
+
+def test_rows_with_plans_are_judged_by_the_documents_of_the_others(training_corpus: Path) -> None:
+    base = {"model": str(training_corpus.parent / "small.yaml")}
+    rows = {"bare": {"train": base}, "planned": {"train": base | {"plans": "headline"}}}
+    settings = science_of(training_corpus, objectives=rows, claims=[], seeds=[0], metrics=["l2"], output="planned")
+    done = pipeline("compare-objectives", written(training_corpus, settings))
+    assert done.returncode == 0, done.stderr
+    found = json.loads((training_corpus.parent / "planned/results.json").read_text())["rows"]
+    l2 = [found[row]["0"]["figures"]["l2"] for row in rows]
+    assert len(l2[0]["documents"]) == len(l2[1]["documents"]) > 1 and l2[0]["mean"] != l2[1]["mean"]
+
+
+def test_the_plans_of_the_paper_are_the_only_difference() -> None:
+    science = load_science(ROOT / "conf/science/plans.yaml")
+    found = [science.config(row, 0, 10).train for row in ("one-tower", "one-tower-plans")]
+    pinned = [one.pinned() for one in found if one]
+    assert pinned[1] == pinned[0] | {"plans": "headline"}
+
+
+def test_comparisons_do_not_count_epochs(training_corpus: Path) -> None:
+    settings = science_of(training_corpus, train={"epochs": 2})
+    with pytest.raises(ConfigError, match=r"train\.epochs: comparisons count steps"):
+        load_science(written(training_corpus, settings))
