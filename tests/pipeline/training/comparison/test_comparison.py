@@ -292,7 +292,9 @@ def test_a_model_without_noise_has_no_schedule(training_corpus: Path) -> None:
 def test_rows_with_plans_are_judged_by_the_documents_of_the_others(training_corpus: Path) -> None:
     base = {"model": str(training_corpus.parent / "small.yaml")}
     rows = {"bare": {"train": base}, "planned": {"train": base | {"plans": "headline"}}}
-    settings = science_of(training_corpus, objectives=rows, claims=[], seeds=[0], metrics=["l2"], output="planned")
+    settings = science_of(
+        training_corpus, objectives=rows, claims=[], seeds=[0], metrics=["l2"], output="planned", sentences=90
+    )
     done = pipeline("compare-objectives", written(training_corpus, settings))
     assert done.returncode == 0, done.stderr
     found = json.loads((training_corpus.parent / "planned/results.json").read_text())["rows"]
