@@ -1,9 +1,14 @@
-"""Where the program begins. Ctrl-C while it still imports its modules ends it at once: nothing is begun by then."""
+"""Where the program begins. Ctrl-C while it still imports its modules ends it at once: nothing is begun by then.
+
+Standard streams that are closed are opened on /dev/null first. Otherwise the next file that is opened would take their
+number, and whatever is printed would be written into it.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 INTERRUPTED = 130
@@ -11,6 +16,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Import and run the command line."""
+    _open_standard_streams()
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not where the signal is ignored, as in the background of a script
         signal.signal(signal.SIGINT, _leave)
@@ -18,6 +24,17 @@ def main() -> None:
 
     signal.signal(signal.SIGINT, before)
     command_line()
+
+
+def _open_standard_streams() -> None:
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it takes the lowest number that is free
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

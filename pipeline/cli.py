@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -128,9 +129,18 @@ def main() -> None:
 
         if isinstance(error, ValueError) and not isinstance(error, CardError):
             raise
-        _say_error(str(error))
+        _say_error(_said_of_output(error) or str(error))
         sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
     sys.exit(result or 0)
+
+
+def _said_of_output(error: Exception) -> str | None:
+    """Return what to say if it was printing that failed."""
+    *_, frame = (one for one, _ in traceback.walk_tb(error.__traceback__))
+    printing = frame.f_globals["__name__"].partition(".")[0] in ("rich", "click", "typer")
+    if not printing or not isinstance(error, OSError):
+        return None
+    return f"standard output cannot be written: {error.strerror}; what the command does may be unfinished"
 
 
 def _say_error(text: str) -> None:

@@ -269,7 +269,8 @@ def changed_settings(store: Store, config: RunConfig) -> list[str]:
         section = getattr(config, name)
         before = then.get(name)
         if isinstance(section, Settings) and isinstance(before, dict):
-            changed += [f"{name}.{key}" for key, value in section.meaningful().items() if before.get(key) != value]
+            values = section.model_dump(mode="json")  # as configurations of runs have them; recipes name digests
+            changed += [f"{name}.{key}" for key in section.meaningful() if before.get(key) != values.get(key)]
         elif before != now and not (name == "input" and _moved(then, before, config.output, now)):
             changed.append(name)
     return changed

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.parallel import in_parallel
-from pipeline.inputs.chunk import PACKED, Chunk
+from pipeline.inputs.chunk import PACKED, UNREADABLE, Chunk
 from pipeline.inputs.column_types import (
     DECLARED,
     EXACT_IN_FLOAT,
@@ -51,26 +51,34 @@ class _MisfitError(ValueError):
 
 
 def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
-    """Return the types of these columns in a chunk's Parquet files; none for other formats or values kept as text.
+    """Return the types of these columns, of those whose values are all stored as a type: in a chunk's Parquet files.
 
-    The type of a column in several files is the common one.
+    The type of a column in several files is the common one. A column has none if a file of another format shares the
+    chunk, or one in which it is stored as what has no type here (decimals, bytes).
     """
-    if chunk.format == PACKED:
-        files, wanted = [one for one in files_of(chunk) if one.format == "parquet"], list(names)
-        several = defaultdict[str, list[ColumnType]](list)
-        for types in in_parallel(lambda one: types_of_file(one, wanted), files):
-            for name, kind in types.items():
-                several[name].append(kind)
-        return {name: common_type(kinds) for name, kinds in several.items()}
-    if chunk.format != "parquet":
-        return {}
+    wanted = list(names)
+    files = list(files_of(chunk)) if chunk.format == PACKED else [chunk]
+    several = defaultdict[str, list[ColumnType | None]](list)
+    for types in in_parallel(lambda one: _stored_types(one, wanted), files):
+        for name, kind in types.items():
+            several[name].append(kind)
+    return {
+        name: common_type(known)
+        for name, kinds in several.items()
+        if len(known := [kind for kind in kinds if kind is not None]) == len(kinds)
+    }
+
+
+def _stored_types(file: Chunk, names: Sequence[str]) -> dict[str, ColumnType | None]:
+    """Return the types of the columns that a file may have; None where it does not store values as a type."""
+    if file.format != "parquet":
+        return {} if file.format in ("text", UNREADABLE) else dict.fromkeys(names)
     try:
-        with open_parquet(chunk) as (file, _):
-            schema = file.schema_arrow
+        with open_parquet(file) as (opened, _):
+            schema = opened.schema_arrow
     except BrokenParquetError:
         return {}
-    found = {name: stored_type(schema.field(name).type) for name in names if schema.names.count(name) == 1}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    return {name: stored_type(schema.field(name).type) for name in names if schema.names.count(name) == 1}
 
 
 def found_type(values: Sequence[Any], stored: ColumnType | None = None) -> ColumnType:

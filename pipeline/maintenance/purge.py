@@ -78,6 +78,9 @@ def purge(
 def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
     found = find(corpus, ids)
     missing = sorted(ids - found.ids)
+    indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
+    exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []
+    path = None if dry_run else _record(corpus, file, ids, found, indexes, exports)  # before anything can fail to print
     console.print(
         f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
         f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
@@ -86,24 +89,18 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     )
     first = ", ".join(repr(visible(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
     console.print(
-        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first of them: {first}"), soft_wrap=True
+        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first ids of the file: {first}"),
+        soft_wrap=True,
     )
     for doc_id in missing[:NAMED]:
         console.print(Text(f"in no document: {visible(doc_id)}", style="yellow"), soft_wrap=True)
     if len(missing) > NAMED:
         console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
-    indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
-    exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []
     _say_made_with(console, corpus, indexes)
     _say_exports(console, corpus, exports)
-    if dry_run:
+    if path is None:
         console.print("Nothing was changed; without --dry-run they are purged.")
         return
-    path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
-    for report in REPORTS:  # they quote sentences; the next run, or `pipeline report`, writes new ones
-        corpus.store.delete(report)
-    for one in corpus.store.find("documents", prefix="."):  # of killed writes
-        corpus.store.delete(one)
     console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
     if found.hits:
         console.print(
@@ -112,6 +109,23 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
             "yours.",
             soft_wrap=True,
         )
+
+
+def _record(
+    corpus: Corpus,
+    file: str,
+    ids: set[str],
+    found: PurgeMatches,
+    indexes: Sequence[str],
+    exports: Sequence[ExportRecord],
+) -> str:
+    """Write the tombstone, from which no reader shows the documents any more, and return its path."""
+    path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
+    for report in REPORTS:  # they quote sentences; the next run, or `pipeline report`, writes new ones
+        corpus.store.delete(report)
+    for one in corpus.store.find("documents", prefix="."):  # of killed writes
+        corpus.store.delete(one)
+    return path
 
 
 def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> None:

@@ -80,9 +80,7 @@ def estimate_of(plan: Plan) -> Estimate:
     texts = Texts()
     chunks = ChunkTable.of(plan.chunks_to_segment())
     work = plan.work.get(SEGMENT)
-    if (
-        work and work.sentences_left and NEW not in work.reasons
-    ):  # all chunks were segmented before, with other settings
+    if work and work.sentences_left and _cut_alike(work.reasons):
         sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
     elif len(chunks):
         done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
@@ -101,6 +99,11 @@ def estimate_of(plan: Plan) -> Estimate:
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None
     return Estimate(sentences, relative, tokens, documents, sentences * _stored_bytes(plan), tuple(warnings), stages)
+
+
+def _cut_alike(reasons: Iterable[str]) -> bool:
+    """Return whether all chunks were segmented before, by settings that gave about as many sentences as they will."""
+    return not any(one == NEW or one.startswith(f"{SEGMENT}.") for one in reasons)
 
 
 def _inputs(chunks: ChunkTable) -> list[tuple[str, ChunkTable]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import sample_documents, write_config, write_jsonl
-from tests.support.cli import pipeline, said
+from tests.support.cli import PIPELINE, pipeline, said
 
 
 def test_a_project_in_a_folder_with_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +45,15 @@ def test_a_project_with_a_folder_of_corpora_is_no_damaged_corpus(
         done = pipeline(*command)
         assert done.returncode in (1, 2) and "is not a corpus" in done.stderr, said(done)
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
+
+
+def test_closed_and_full_standard_streams(tmp_path: Path) -> None:
+    """A closed one must not give its number to a file of the corpus, and a full one is not the corpus's disk."""
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-deu", 2))
+    path = write_config(tmp_path, autobleu=None)
+    command = f"{shlex.quote(str(PIPELINE))} run {shlex.quote(str(path))}"
+    done = subprocess.run(["bash", "-c", f"{command} >/dev/full"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("standard output cannot be written: No space left on device"), done.stderr
+    assert subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], timeout=600).returncode == 0
+    assert pipeline("run", path).stdout.startswith("Nothing to do.") and pipeline("verify", path).returncode == 0

@@ -214,6 +214,36 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
         corpus.condition("day > 'today'")
 
 
+OTHERS: dict[str, tuple[Any, list[Any], tuple[str, ...]]] = {
+    "float and texts": (pa.array([1.5]), ["0012345678901234567890", "1e3"], ("0012345678901234567890", "1.5", "1e3")),
+    "integer and text": (pa.array([7]), ["007"], ("007", "7")),
+    "day and text": (pa.array([dt.date(2019, 2, 3)]), ["2019-02-04"], ("2019-02-03", "2019-02-04")),
+    "boolean and text": (pa.array([True]), ["false"], ("false", "true")),
+    "list and text": (pa.array([["x"]]), ['["y"]'], ('["x"]', '["y"]')),
+    "float and decimal": (pa.array([0.5]), pa.array(["12345678901234567890.10"]).cast(pa.decimal128(24, 2)),
+                          ("0.5", "12345678901234567890.10")),
+    "integer and bytes": (pa.array([8]), pa.array([b"007"]), ("007", "8")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_texts_stay_as_they_are_beside_a_file_that_stores_another_type(tmp_path: Path, case: str) -> None:
+    typed, others, expected = OTHERS[case]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"id": ["a"], "text": [TEXT], "code": typed}), tmp_path / "in/a.parquet")
+    ids = [f"b{at}" for at in range(len(others))]
+    if isinstance(others, pa.Array):
+        pq.write_table(pa.table({"id": ids, "text": [TEXT] * len(ids), "code": others}), tmp_path / "in/b.parquet")
+    else:
+        rows = zip(ids, others, strict=True)
+        write_jsonl(tmp_path / "in/b.jsonl", [{"id": one, "text": TEXT, "code": code} for one, code in rows])
+    source = {"path": "in", "id": "id", "lang": "eng_Latn", "keep": ["code"]}
+    bring_up_to_date(config(tmp_path, input=[source], chunk_bytes=1 << 26))
+    corpus = Corpus(str(tmp_path / "out"))
+    assert str(corpus.catalogue["code"].type) == "string" and len(corpus.parts) == 1
+    assert tuple(sorted(found[0] for found in of_documents(tmp_path / "out", "code").values())) == expected
+
+
 def test_corpora_of_text_alone_stay_as_they_are(tmp_path: Path) -> None:
     """Receipts of earlier versions say nothing of types: their kept columns are text, and so the whole column is."""
     write_jsonl(tmp_path / "in/a.jsonl", documents("a", [{"year": "2010"}]))

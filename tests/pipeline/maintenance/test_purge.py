@@ -243,6 +243,23 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     assert "purged id" not in pipeline("status", out).stdout
 
 
+class _Full(io.StringIO):
+    """An output that takes nothing."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_what_cannot_be_printed_is_purged_all_the_same(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(make_config(autobleu=None))
+    corpus = Corpus(str(tmp_path / "out"))
+    gone = corpus.documents(corpus.parts[0])["doc_id"][0].as_py()
+    (tmp_path / "ids.txt").write_text(f"{gone}\n", "utf-8")
+    with pytest.raises(OSError, match="No space left"):
+        purge(Console(file=_Full()), corpus, str(tmp_path / "ids.txt"), False, lambda jobs: False)
+    assert gone not in documents(tmp_path / "out")["doc_id"].to_pylist()
+
+
 def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:
     run(make_config(autobleu=None, encode=None))
     with locked(Store(str(tmp_path / "out")), "test", lambda jobs: False):
@@ -319,7 +336,7 @@ def test_ids_end_at_line_feeds_only(odd_ids: Path, tmp_path: Path) -> None:
     file.write_text("a\u2028b\r\nc\x85d\ne\x0bf\nnobody\n", "utf-8")
     done = pipeline("purge", odd_ids, "--ids", file)
     assert done.returncode == 0, done
-    assert "3 found, 1 not found; the first of them: 'a\\\\u2028b', 'c\\\\x85d'" in done.stdout, done.stdout
+    assert "3 found, 1 not found; the first ids of the file: 'a\\\\u2028b', 'c\\\\x85d'" in done.stdout, done.stdout
     assert set(documents(tmp_path / "out")["doc_id"].to_pylist()) == set(ODD) - {"a\u2028b", "c\x85d", "e\x0bf"}
 
 

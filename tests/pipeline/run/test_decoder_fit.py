@@ -16,6 +16,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import changed_settings
 from pipeline.maintenance.gc import delete_garbage, find_garbage
 from pipeline.maintenance.records import check_records
 from pipeline.maintenance.verify import check
@@ -62,6 +63,7 @@ def test_it_is_a_fit_like_others_and_its_card_is_a_decoder(make_config: MakeConf
     ours, theirs = load_decoder(card).state_dict(), load_decoder(base).state_dict()
     assert ours.keys() == theirs.keys() and not torch.equal(ours["norm.weight"], theirs["norm.weight"])
     assert run(path).startswith("Nothing to do.") and not check(corpus, lambda done: None)
+    assert changed_settings(corpus.store, config) == []
     assert not find_garbage(corpus).why
     before = data_digests(config.output)
     run(path, "autobleu={}", f"autobleu.model={card_in(tmp_path / 'out')}")
