@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -275,12 +276,17 @@ def _typed(value: Any) -> str:
     return short(value) if value is None else f"{short(value)} ({type(value).__name__})"
 
 
+_SAME = {"nb": "no", "iw": "he", "in": "id", "fil": "tl"}  # other codes of languages in `SONAR_CODES`
+
+
 def nearest_languages(code: str, languages: Collection[str]) -> str:
-    """Say which codes were probably meant; a code of two letters (es, zh) is looked up, not compared."""
+    """Say which codes were probably meant; two letters (es), also of a longer tag (zh-Hant, en_US), are looked up."""
     from stages.language.identifier import SONAR_CODES
     from stages.sonar import card
 
-    same = [known for known in SONAR_CODES.get(code.lower(), ()) if known in languages]
+    language, *more = re.split("[-_]", code.lower())
+    same = [known for known in SONAR_CODES.get(_SAME.get(language, language), ()) if known in languages]
+    same.sort(key=lambda known: known[-4:].lower() not in more)
     nearest = ", ".join(list(dict.fromkeys([*same, *card.nearest_languages(code, languages)]))[:3])
     return f"nearest of the model's {len(languages)} languages: {nearest}"
 

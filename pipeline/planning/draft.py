@@ -96,9 +96,16 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
         found += [_entry(group) for group in filled or groups]
     if not found:
         known = " ".join(FORMATS)
+        tables = [one for one in others if one.lower().endswith((".csv", ".tsv"))]
+        convert = (
+            f"; of {visible(tables[0])} pandas makes a file that is read: "
+            "pandas.read_csv(FILE, sep=…, dtype=str).to_parquet('documents.parquet')"
+            if tables
+            else ""
+        )
         raise ConfigError(
             f"{', '.join(data)}: no file of a known format; known extensions are {known}, each with "
-            f"{' '.join(COMPRESSIONS)}"
+            f"{' '.join(COMPRESSIONS)}{convert}"
         )
     name = name or _name(data[0])
     return _written(found, others, empty, folder, name, output or f"runs/{name}")
@@ -163,11 +170,7 @@ def _entry(group: _Group) -> Draft:
     else:
         found.text = _text_column(seen)
         if found.text is None:
-            there = ", ".join(seen.columns) or "none"
-            raise ConfigError(
-                f"{group.pattern}: no column holds texts; columns: {there}; write the text into a column of its own if "
-                "it lies within an object, or leave these files out"
-            )
+            raise ConfigError(f"{group.pattern}: {_no_texts(seen)}, or leave these files out")
         texts = _strings(seen, found.text)
         found.id = _id_column(seen, found.text)
         lang = _lang_column(seen)
@@ -255,6 +258,20 @@ def _lang_column(seen: RecordSample) -> str | None:
         if texts and sum(one in known for one in texts) >= USUAL * len(texts):
             return column
     return None
+
+
+def _no_texts(seen: RecordSample) -> str:
+    """Say why no column can be the text, and what to do."""
+    lines = "where one line is one document"
+    if seen.refused.get("not a JSON object"):
+        return f"a line is a JSON array, not an object; make a file {lines}: jq -c '.[]' FILE"
+    for column in seen.columns:
+        values = [one.get(column) for one in seen.values]
+        if all(isinstance(one, list) and one and isinstance(one[0], dict) for one in values):
+            path = f".{column}[]" if column.isidentifier() else f'.["{column}"][]'
+            return f"documents lie in a list, {column}; make a file {lines}: jq -c '{path}' FILE"
+    there = ", ".join(seen.columns) or "none"
+    return f"no column holds texts; columns: {there}; write the text into a column of its own if it lies in an object"
 
 
 def _metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:

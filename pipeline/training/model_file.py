@@ -179,7 +179,7 @@ def newest(store: Store, run: str) -> checkpoint.Marker:
         have = [one.run for one in training_statuses(store) if one.holds_model]
         raise CorpusError(
             f"{store.url}/{run} holds no trained model; those of this corpus: {', '.join(have) or 'none'}; train one: "
-            "pipeline train corpus.yaml"
+            "pipeline train corpus.yaml (a model that lies elsewhere is named with its folder, such as ./NAME)"
         )
     return there[-1]
 

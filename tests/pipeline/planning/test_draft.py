@@ -154,6 +154,27 @@ def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.json", '[{"id": 1, "text": "One."}, {"id": 2, "text": "Two."}]', "jq -c '.[]' FILE"),
+        ("a.json", '{"results": [{"id": 1, "text": "One."}]}', "documents lie in a list, results"),
+        ("a.csv", "id,text\n1,One.\n", "of a.csv pandas makes a file that is read"),
+    ],
+)
+def test_other_formats_are_told_with_a_way_to_convert_them(tmp_path: Path, name: str, content: str, told: str) -> None:
+    (tmp_path / name).write_text(content)
+    done = pipeline("init", name, "--to", "-")
+    assert done.returncode == 2 and told in done.stderr, said(done)
+
+
+def test_what_is_written_and_cannot_run_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "\\u0000"}\n{"x": 1}\n')
+    done = pipeline("init", "a.jsonl")
+    assert done.returncode == 2 and "corpus.yaml is written, but it cannot run as it is" in done.stderr, said(done)
+    assert (tmp_path / "corpus.yaml").exists()
+
+
+@pytest.mark.parametrize(
     ("names", "told"),
     [
         (["a.txt"], "a.txt is empty (0 bytes); give files that hold documents, or leave this out"),
