@@ -55,7 +55,7 @@ def recognise(state: States, config: RunConfig) -> Recognised | None:
     def compare(row: int, chunk: Chunk) -> tuple[str, bool]:
         """Return the stamp that the chunk was segmented with, or nothing, and whether the file was read to find out."""
         for one in earlier[row]:
-            if known.get((chunk.id, chunk.stamp)) == one.fingerprint:
+            if known.get((chunk.id, chunk.current or chunk.stamp)) == one.fingerprint:
                 return one.stamp, False
         said = {contents[one.fingerprint]: one.stamp for one in earlier[row]}
         if not any(content.startswith(f"{chunk.bytes}-") for content in said):
@@ -84,7 +84,9 @@ def content_of(chunk: Chunk, columns: tuple[str, ...]) -> str:
 
 
 def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
-    return replace(chunk, stamp=same[chunk.id], current=chunk.stamp) if chunk.id in same else chunk
+    if chunk.id not in same:
+        return chunk
+    return replace(chunk, stamp=same[chunk.id], current=chunk.current or chunk.stamp)  # recognised in an earlier plan
 
 
 def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> EarlierChunks:

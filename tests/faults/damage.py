@@ -182,7 +182,7 @@ class Damaged:
             "language": {}, "noise": {}, "scaler": {}, "rvq": {"codebooks": 2, "units": 4},
             "split": {"validation": 0.3},
             "autobleu": {"sample": 0.1, "length_extra": 1, "length_factor": 1.0},
-            "fragility": {"sample": 0.3, "noise_levels": [0.1]}, "predictor": {},
+            "fragility": {"sample": 0.3, "noise_levels": [0.1], "precision": "float32"}, "predictor": {},
         }  # fmt: skip
         write_config(
             self.place, **sections, decoder=DECODER, duplicate_ids="keep-first", duplicates=DUPLICATES, train=TRAIN

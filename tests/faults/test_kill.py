@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.cli import pipeline
-from tests.support.kills import KILLS, check_resumed, files
+from tests.support.kills import KILLS, USUAL, check_resumed, files
 from tests.support.processes import Process, start
 from tests.support.runs import bring_up_to_date
 
@@ -41,6 +41,8 @@ def kill_after(run: Callable[[], Process], folder: Path, new_files: int, delay: 
 
 @pytest.mark.parametrize(("launcher", "kills"), [("inline", KILLS), ("local", KILLS)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
+    if kills > USUAL:  # enough work that none of them comes too late
+        write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-rus", kills // 3))
     rvq = {"codebooks": 2, "units": 16, "initialization": "kmeans"}
     path = make_config(segment={"method": "spacy-capped", "max_chars": 12}, scaler={}, rvq=rvq)  # many small parts
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0

@@ -15,7 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline import Corpus
+from pipeline.config.load import load_config
 from pipeline.inputs import Content, InputSettings, SplitSettings, count_documents, plan_chunks, read_documents
+from pipeline.planning.plan import make_plan
+from pipeline.planning.same_content import content_of
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
 
@@ -94,6 +98,25 @@ def test_touched_inputs_are_read_and_not_segmented(
     assert files(tmp_path / "out/chunks") == receipts and data_digests(tmp_path / "out") == before
     assert left(path)["same_files"] == 0  # that run recorded it: nothing is read any more
     assert "another modification time" not in words("plan", path)
+
+
+def test_files_stay_recognised_however_often_a_run_plans(tmp_path: Path) -> None:
+    """Purged documents have chunks written again; until then each plan of a run finds their files touched."""
+    jsonl(tmp_path / "in")
+    path = write_config(tmp_path, input=[{"path": "in", "lang": "eng_Latn", "id": "id"}], **SEGMENTS)
+    words("run", path)
+    (tmp_path / "ids.txt").write_text(f"{DOCUMENTS[0]['id']}\n")
+    words("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt")
+    (before,) = make_plan(load_config(path)).chunks_to_segment()
+    touch(files(tmp_path / "in"))
+    content_of.cache_clear()
+    plan = make_plan(load_config(path))
+    for _ in range(4):
+        (chunk,) = plan.chunks_to_segment()
+        assert chunk.stamp == before.stamp and chunk.current and chunk.current != chunk.stamp
+        plan = make_plan(plan.config, chunks=plan.view.listed.chunks)
+    words("run", path)
+    assert DOCUMENTS[0]["id"] not in Corpus(str(tmp_path / "out")).table("doc_id")["doc_id"].to_pylist()
 
 
 def test_a_corpus_copied_with_its_inputs_works_at_once(make_config: MakeConfig, tmp_path: Path) -> None:
