@@ -42,7 +42,8 @@ def kill_after(run: Callable[[], Process], folder: Path, new_files: int, delay: 
 @pytest.mark.parametrize(("launcher", "kills"), [("inline", KILLS), ("local", KILLS)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
     if kills > USUAL:  # enough work that none of them comes too late
-        write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-rus", kills // 3))
+        documents = [one for name in ("eng", "deu") for one in sample_documents(f"libreoffice-{name}", kills // 2)]
+        write_jsonl(tmp_path / "in/some.jsonl", documents)
     rvq = {"codebooks": 2, "units": 16, "initialization": "kmeans"}
     path = make_config(segment={"method": "spacy-capped", "max_chars": 12}, scaler={}, rvq=rvq)  # many small parts
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
