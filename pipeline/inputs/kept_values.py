@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.parallel import in_parallel
-from pipeline.inputs.chunk import PACKED, UNREADABLE, Chunk
+from pipeline.inputs.chunk import PACKED, Chunk
 from pipeline.inputs.column_types import (
     DECLARED,
     EXACT_IN_FLOAT,
@@ -51,44 +51,47 @@ class _MisfitError(ValueError):
 
 
 def types_of_file(chunk: Chunk, names: Iterable[str]) -> dict[str, ColumnType]:
-    """Return the types of these columns, of those whose values are all stored as a type: in a chunk's Parquet files.
+    """Return the types of these columns in a chunk's Parquet files; none for other formats or values kept as text.
 
-    The type of a column in several files is the common one. A column has none if a file of another format shares the
-    chunk, or one in which it is stored as what has no type here (decimals, bytes).
+    The type of a column in several files is the common one.
     """
-    wanted = list(names)
-    files = list(files_of(chunk)) if chunk.format == PACKED else [chunk]
-    several = defaultdict[str, list[ColumnType | None]](list)
-    for types in in_parallel(lambda one: _stored_types(one, wanted), files):
-        for name, kind in types.items():
-            several[name].append(kind)
-    return {
-        name: common_type(known)
-        for name, kinds in several.items()
-        if len(known := [kind for kind in kinds if kind is not None]) == len(kinds)
-    }
-
-
-def _stored_types(file: Chunk, names: Sequence[str]) -> dict[str, ColumnType | None]:
-    """Return the types of the columns that a file may have; None where it does not store values as a type."""
-    if file.format != "parquet":
-        return {} if file.format in ("text", UNREADABLE) else dict.fromkeys(names)
+    if chunk.format == PACKED:
+        files, wanted = [one for one in files_of(chunk) if one.format == "parquet"], list(names)
+        several = defaultdict[str, list[ColumnType]](list)
+        for types in in_parallel(lambda one: types_of_file(one, wanted), files):
+            for name, kind in types.items():
+                several[name].append(kind)
+        return {name: common_type(kinds) for name, kinds in several.items()}
+    if chunk.format != "parquet":
+        return {}
     try:
-        with open_parquet(file) as (opened, _):
-            schema = opened.schema_arrow
+        with open_parquet(chunk) as (file, _):
+            schema = file.schema_arrow
     except BrokenParquetError:
         return {}
-    return {name: stored_type(schema.field(name).type) for name in names if schema.names.count(name) == 1}
+    found = {name: stored_type(schema.field(name).type) for name in names if schema.names.count(name) == 1}
+    return {name: kind for name, kind in found.items() if kind is not None}
 
 
 def found_type(values: Sequence[Any], stored: ColumnType | None = None) -> ColumnType:
-    """Return the type of values; `stored`: the type of the Parquet column that they come from, if there is one."""
+    """Return the type of values; `stored`: that of the Parquet column that some of them come from, if there is one."""
     found = common_type(map(_type_of, values))
     if stored is None or stored == TEXT:
         return found if stored is None else common_type([TEXT, found])
+    if any(_holds_text(value, stored) for value in values):  # of another file of the chunk: no such column gives texts
+        return common_type([stored, found])
     if all(_fits(value, stored) for value in values):
         return _with_large(stored, found)
     return common_type([stored, found])
+
+
+def _holds_text(value: Any, kind: ColumnType) -> bool:
+    """Return whether a value is a text, or holds one, where a type has none."""
+    if isinstance(value, str):
+        return bool(kind.arrow != pa.string())
+    if kind.element is not None and isinstance(value, list | tuple):
+        return any(_holds_text(one, kind.element) for one in value)
+    return isinstance(value, dict) and any(_holds_text(value.get(name), one) for name, one in kind.fields)
 
 
 def _with_large(stored: ColumnType, found: ColumnType) -> ColumnType:

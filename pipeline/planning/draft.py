@@ -263,12 +263,13 @@ def _lang_column(seen: RecordSample) -> str | None:
 def _no_texts(seen: RecordSample) -> str:
     """Say why no column can be the text, and what to do."""
     lines = "where one line is one document"
-    if seen.refused.get("not a JSON object"):
+    refused = seen.refused.get("not a JSON object", [])
+    if not seen.columns and refused and refused[0].startswith("the line is ["):
         return f"a line is a JSON array, not an object; make a file {lines}: jq -c '.[]' FILE"
     for column in seen.columns:
         values = [one.get(column) for one in seen.values]
         if all(isinstance(one, list) and one and isinstance(one[0], dict) for one in values):
-            path = f".{column}[]" if column.isidentifier() else f'.["{column}"][]'
+            path = f".{column}[]" if column.isidentifier() and column.isascii() else f'.["{column}"][]'
             return f"documents lie in a list, {column}; make a file {lines}: jq -c '{path}' FILE"
     there = ", ".join(seen.columns) or "none"
     return f"no column holds texts; columns: {there}; write the text into a column of its own if it lies in an object"

@@ -265,9 +265,10 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
         yield (
             ("rvq", "units"),
             (
-                f"rvq.units is {config.rvq.units}, but the inputs hold "
-                f"{'fewer than ' + counted(few, 'sentence') if few else 'no sentence that can be used'}; lower it "
+                f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
                 f"({POINTS_PER_UNIT} sentences per unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
+                if few
+                else "rvq needs sentences, and the inputs hold none that can be used"
             ),
         )
 

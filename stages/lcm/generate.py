@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from stages.lcm.batch import of_documents
 from stages.lcm.model import Lcm, Sampling
-from stages.lcm.plans import BREAK_COSINE
+from stages.lcm.plans import are_breaks
 
 Stop = Literal["end of text", "repeats the previous sentence", "limit"]
 
@@ -29,9 +29,10 @@ Stop = Literal["end of text", "repeats the previous sentence", "limit"]
 class Continuation:
     """A continuation. `embeddings`: (n, dim) float32, not normalised, without the one at which it stopped. n may be 0.
 
-    `forgotten`: how many of the oldest sentences the last prediction no longer saw. `paragraphs`: of a model with
-    plans, at which of its sentences paragraphs begin; `plans`: (paragraphs, dim), what it planned for each. The
-    `embeddings` have neither plans nor breaks.
+    `forgotten`: how many of the oldest positions (sentences, plans and breaks) the last prediction no longer saw.
+    `paragraphs`: of a model with plans, at which of its sentences paragraphs begin; `plans`: (paragraphs, dim), what it
+    planned for each. The `embeddings` have neither plans nor breaks. `encoded`: which of the embeddings that `reencode`
+    gave for the document these are.
     """
 
     embeddings: Tensor
@@ -39,6 +40,7 @@ class Continuation:
     forgotten: int
     paragraphs: tuple[int, ...] = ()
     plans: Tensor | None = None
+    encoded: tuple[int, ...] = ()
 
 
 def continue_documents(
@@ -55,8 +57,8 @@ def continue_documents(
 ) -> list[Continuation]:
     """Continue documents.
 
-    A model with plans (LCM 4.3) continues documents that hold plans and breaks. What follows a break is a plan; neither
-    counts as a sentence, or is encoded again. A prediction close to `end_of_paragraph` is a break.
+    A model with plans (LCM 4.3) continues documents that hold plans and breaks. A prediction close to
+    `end_of_paragraph` is a break, and what follows it is a plan, which is not encoded again. Neither is a sentence.
 
     Numbers come from PyTorch's global generator, shared by the documents: the same seed and the same documents give the
     same continuations.
@@ -90,26 +92,27 @@ def continue_documents(
         found = model.next(of_documents([texts[number].seen(window) for number in open_ones]), sampling)
         if not found.isfinite().all():
             raise ValueError(f"{model.card.name} predicted embeddings that are not finite: its weights are broken")
-        breaks = [False] * len(found) if end_of_paragraph is None else _breaks(found, end_of_paragraph, end)
-        ordinary = []
+        others = []
         for row, number in enumerate(open_ones):
             if texts[number].plan_follows:
                 texts[number].plan(found[row])
-            elif breaks[row] and end_of_paragraph is not None:
-                texts[number].end_paragraph(end_of_paragraph)
             else:
-                ordinary.append(row)
-        found, numbers = found[ordinary], [open_ones[row] for row in ordinary]
+                others.append(row)
+        found, numbers = found[others], [open_ones[row] for row in others]
         if not numbers:
             continue
         if reencode is not None:
             found = reencode(found, numbers).to(found)
         before = torch.stack([texts[number].last for number in numbers])
+        breaks = [False] * len(found) if end_of_paragraph is None else are_breaks(found, end_of_paragraph, end).tolist()
         repeats = (functional.cosine_similarity(found, before) > previous_cosine).tolist()
         ends = [False] * len(found) if end is None else (_cosines(found, end) > end_cosine).tolist()
         for row, number in enumerate(numbers):
             text = texts[number]
-            if ends[row]:
+            text.written += 1
+            if breaks[row] and end_of_paragraph is not None:
+                text.end_paragraph(end_of_paragraph)
+            elif ends[row]:
                 text.stopped = "end of text"
             elif repeats[row] and text.sentences:  # LCM 2.3.1 compares generations: the first has none before it
                 text.stopped = "repeats the previous sentence"
@@ -128,6 +131,8 @@ class _Growing:
         self.text, self.limit = document.float(), limit
         self.last = self.text[-1]
         self.sentences: list[int] = []
+        self.written = 0  # predictions but plans so far
+        self._kept: list[int] = []  # which of them are sentences
         self.stopped: Stop | None = None
         self.plan_follows = False
         self._plans: list[tuple[int, int]] = []  # sentences before it, position
@@ -140,6 +145,7 @@ class _Growing:
     def add(self, sentence: Tensor) -> None:
         """Add a sentence."""
         self.sentences.append(len(self.text))
+        self._kept.append(self.written - 1)
         self.last = sentence.float()
         self._append(sentence)
         if len(self.sentences) == self.limit:
@@ -173,6 +179,7 @@ class _Growing:
             max(0, seen_by_last - window),
             starts,
             self.text[list(places)] if places else None,
+            tuple(self._kept),
         )
 
 
@@ -183,13 +190,6 @@ def limits_of(max_sentences: int | Sequence[int], documents: int) -> list[int]:
     if low:
         raise ValueError(f"max_sentences is {low[0]}; give a number ≥ 1")
     return limits
-
-
-def _breaks(found: Tensor, end_of_paragraph: Tensor, end: Tensor | None) -> list[bool]:
-    """Return which predictions are breaks: close to one, and not closer to the end of the text."""
-    cosines = _cosines(found, end_of_paragraph)
-    close = cosines > BREAK_COSINE
-    return (close if end is None else close & (cosines >= _cosines(found, end))).tolist()
 
 
 def _cosines(found: Tensor, end: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.model import Sampling
 
 Ints = npt.NDArray[np.int64]
+SLICE = 1024  # sentences that are compared at once: 16 MB at 1024 dimensions
 BREAK_COSINE = 0.9  # a prediction whose cosine with "End of paragraph." exceeds this is a break
 
 
@@ -35,14 +36,51 @@ def headlines(embeddings: npt.NDArray[Any], starts: Ints) -> Ints:
     Returns:
         (paragraphs,) places.
     """
-    x = embeddings.astype(np.float64)
-    sizes = np.diff(starts, append=len(x))
-    x -= np.repeat(np.add.reduceat(x, starts, axis=0) / sizes[:, None], sizes, axis=0)
-    distances = np.einsum("ij,ij->i", x, x)
-    least = np.repeat(np.minimum.reduceat(distances, starts), sizes)
-    nearest = np.flatnonzero(distances <= least)
+    ends = np.append(starts[1:], len(embeddings))
+    found = np.empty(len(starts), np.int64)
+    at = 0
+    while at < len(starts):
+        low = int(starts[at])
+        until = max(at + 1, int(np.searchsorted(ends, low + SLICE, side="right")))
+        found[at:until] = low + _nearest(embeddings[low : ends[until - 1]], starts[at:until] - low)
+        at = until
+    return found
+
+
+def _nearest(embeddings: npt.NDArray[Any], starts: Ints) -> Ints:
+    """Return the headlines of some paragraphs of about `SLICE` sentences, or of one that is longer."""
+    sizes = np.diff(starts, append=len(embeddings))
+    if len(starts) == 1:
+        means = embeddings.mean(axis=0, dtype=np.float64)[None]
+    else:
+        means = np.add.reduceat(embeddings, starts, axis=0, dtype=np.float64) / sizes[:, None]
+    paragraph = np.repeat(np.arange(len(starts)), sizes)
+    distances = np.empty(len(embeddings))
+    for low in range(0, len(embeddings), SLICE):
+        some = slice(low, low + SLICE)
+        x = embeddings[some] - means[paragraph[some]]
+        distances[some] = np.einsum("ij,ij->i", x, x)
+    nearest = np.flatnonzero(distances <= np.repeat(np.minimum.reduceat(distances, starts), sizes))
     found: Ints = nearest[np.searchsorted(nearest, starts)]
     return found
+
+
+def are_breaks(predicted: Tensor, end_of_paragraph: Tensor, end: Tensor | None) -> Tensor:
+    """Return which predictions are breaks: close to one, and not closer to the end of the text.
+
+    Args:
+        predicted: (n, dim).
+        end_of_paragraph: (dim,), the embedding of "End of paragraph.".
+        end: (dim,), that of "End of text."; None if there is none.
+
+    Returns:
+        (n,) bool.
+    """
+    cosines = functional.cosine_similarity(predicted, end_of_paragraph.to(predicted)[None])
+    close: Tensor = cosines > BREAK_COSINE
+    return (
+        close if end is None else close & (cosines >= functional.cosine_similarity(predicted, end.to(predicted)[None]))
+    )
 
 
 @dataclass(frozen=True)
@@ -124,11 +162,11 @@ class PlanningPredictor:
 
     The headline of a paragraph would tell the model what it is to predict. So each plan is predicted first, from the
     plans of earlier paragraphs, whose sentences are known; then sentences are predicted after these plans. `breaks`:
-    what was predicted of the ends of paragraphs so far.
+    what was predicted of the ends of paragraphs so far; `end`: the embedding of "End of text.".
     """
 
-    def __init__(self, model: SentencePredictor, break_embedding: Tensor) -> None:
-        self.model, self.break_embedding = model, break_embedding
+    def __init__(self, model: SentencePredictor, break_embedding: Tensor, end: Tensor | None = None) -> None:
+        self.model, self.break_embedding, self._end = model, break_embedding, end
         self.breaks = BreakCounts()
 
     def predict(self, batch: Batch, sampling: Sampling) -> Tensor:
@@ -148,8 +186,7 @@ class PlanningPredictor:
         document = torch.repeat_interleave(torch.arange(len(documents.lengths)), documents.lengths)
         asked = torch.cat([documents.sentences, documents.breaks]).sort().values  # all that may follow a sentence
         asked = asked[~torch.isin(asked, documents.plans + 1)]
-        said = functional.cosine_similarity(found[asked.to(found.device)], self.break_embedding.to(found)[None])
-        said = (said > BREAK_COSINE).cpu()
+        said = are_breaks(found[asked.to(found.device)], self.break_embedding, self._end).cpu()
         true = torch.isin(asked, documents.breaks)
         near_true, near_said = _beside(true, document[asked]), _beside(said, document[asked])
         self.breaks.ends += int(true.sum())

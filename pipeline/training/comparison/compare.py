@@ -263,9 +263,10 @@ class _Comparison:
         each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
         model, about = load_model(f"{store.url.rstrip('/')}/{run}", self.find_device())
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
-        learned = read_index(Corpus(config.output), about.pinned.indexes[0].digest).about.splits["train"]
-        found[SENTENCES] = Measurement(mean=float(learned[2]))
-        found[EPOCHS] = Measurement(mean=config.train.steps * config.train.batch_concepts / learned[2])
+        learned = read_index(Corpus(config.output), about.pinned.indexes[0].digest)
+        found[SENTENCES] = Measurement(mean=float(learned.about.splits["train"][2]))
+        read = config.train.steps * config.train.batch_concepts
+        found[EPOCHS] = Measurement(mean=read / learned.sentences("train"))
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
         if lines and all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
@@ -279,7 +280,7 @@ class _Comparison:
             tokenise = Tokeniser(tokenizer_card(about.pinned.tokenizer), TOKENIZER)
         batch = next(self.held.batches("cpu", tokenise))
         few = min(DIVERSITY_DOCUMENTS, len(batch.lengths))
-        if few > 1 and not model.card.quantised:  # of which held-out batches have no codes
+        if few > 1 and not model.card.quantised and not learned.about.plans:  # held-out batches have no codes, no plans
             batch = next(documents_of_batch(batch, few)).to(self.find_device())
             model.begin_step(0, config.train.steps)
             found["gradient_diversity"] = Measurement(mean=gradient_diversity(model, batch))

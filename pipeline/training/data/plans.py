@@ -3,10 +3,13 @@
 A sequence is then: plan, sentences, break, plan, sentences, …, and what closes its document. The plan of a paragraph
 is its headline: the sentence whose embedding is nearest to the mean of the paragraph, so no other model is needed (the
 paper has a language model write a topic). It is a row of the corpus, so an index names it as it names all rows. A break
-is the sentence "End of paragraph.". Cost: one pass over the embeddings when the index is made.
+is the sentence "End of paragraph.". Cost: one pass over the embeddings when the index is made, by one thread at a
+time, which holds a row group and the paragraph that reaches into it.
 """
 
 from __future__ import annotations
+
+import threading
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +20,14 @@ from stages.arrow import embedding_matrix
 from stages.lcm.plans import changes, headlines
 
 Ints = npt.NDArray[np.int64]
+_ONE_AT_A_TIME = threading.Lock()  # parts are looked at by several threads
 
 
 def with_plans(reader: PartReader, row_ranges: Records) -> Records:
     """Cut the row ranges of a part where paragraphs end, and put a plan before each paragraph.
 
-    Sentences of one paragraph that the selection separated (`drop-sentences`) stay one paragraph of their sequence.
+    An answer begins a paragraph. Sentences of one paragraph that the selection separated (`drop-sentences`) stay one
+    paragraph of their sequence.
 
     Args:
         reader: the part.
@@ -40,6 +45,7 @@ def with_plans(reader: PartReader, row_ranges: Records) -> Records:
     rows = np.arange(len(of)) - before[of] + row_ranges["first_row"][of]
     sequence = np.cumsum(row_ranges["new"])[of]
     begins = changes(sequence) | changes(reader.read(("paragraph",))["paragraph"].to_numpy()[rows])
+    begins |= rows == row_ranges["answer"][of]  # an answer is never planned with its prompt
     starts = np.flatnonzero(changes(of) | begins)
     cut = row_ranges[of[starts]]
     cut["first_row"], cut["rows"] = rows[starts], np.diff(starts, append=len(of))
@@ -48,7 +54,9 @@ def with_plans(reader: PartReader, row_ranges: Records) -> Records:
     ends = np.append(first[1:] & ~cut["new"][1:], False)
     cut["after"][ends] = BREAK
     plans = cut[first]
-    plans["first_row"], plans["rows"], plans["after"] = _headlines(reader, rows, np.flatnonzero(begins)), 1, PLAN
+    with _ONE_AT_A_TIME:
+        plans["first_row"] = _headlines(reader, rows, np.flatnonzero(begins))
+    plans["rows"], plans["after"] = 1, PLAN
     cut["new"][first] = False
     found: Records = np.insert(cut, np.flatnonzero(first), plans)
     return found

@@ -144,7 +144,7 @@ class LoadedBuffer:
         self._unweighted = (self.part >= 0) & (self.row < answer)
         plans = np.flatnonzero(self.part == PLAN_COPY)
         breaks = np.flatnonzero((self.part == CLOSING_SENTENCE) & (self.row == BREAK_SENTENCE))
-        self._unweighted[breaks] = self._unweighted[breaks - 1] | (not structure)
+        self._unweighted[breaks] = self._unweighted[breaks + 2] | (not structure)  # as the sentence after its plan
         self._unweighted[plans] = self._unweighted[plans + 1] | (not structure)
         self.arrays = self._arrays(len(self.row))
         self._close()

@@ -28,7 +28,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
-from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, LANG
+from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index, is_present, make_index, read_index
 from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import (
@@ -157,13 +157,15 @@ def evaluate(
     judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
     rows: dict[str, ResultRow] = {}
     evaluated: list[Trained] = []
-    end_of_paragraph = words.encode([END_OF_PARAGRAPH], [LANG])[0] if any(one.plans for one in trained) else None
-    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, end_of_paragraph):
+    endings = words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if any(one.plans for one in trained) else None
+    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, endings):
         with _noted(console, options) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
             breaks = predictor.breaks if isinstance(predictor, PlanningPredictor) else None
+            if one and one.model.card.objective == "sonar-llm":
+                breaks = None  # its predictions are known by their text alone
             of_model = (one.about.steps, asdict(sampling), one.swept, breaks) if one else ()
             rows[name] = ResultRow(found, *of_model)
             evaluated += [one] if one else []
@@ -269,7 +271,8 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     Args:
         corpus: the corpus.
         pinned: what the training is pinned to; if it was trained on answers, the index knows where they begin.
-            The index has no plans: held-out documents are the same for models with and without them.
+            The index has no plans: held-out documents are the same for models with and without them. That of a model
+            with plans is made of the corpus as it is now.
 
     Returns:
         The index.
@@ -327,7 +330,7 @@ def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
 
 
 def _predictors(
-    trained: list[Trained], scaler: RobustScaler | None, baselines: bool, end_of_paragraph: Tensor | None
+    trained: list[Trained], scaler: RobustScaler | None, baselines: bool, endings: Tensor | None
 ) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
     """Return what is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
@@ -339,8 +342,8 @@ def _predictors(
             name = f"{one.name}, {one.swept.option} {one.swept.value:g}"
             name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
         predictor: SentencePredictor = one.model
-        if one.plans and end_of_paragraph is not None:
-            predictor = PlanningPredictor(one.model, end_of_paragraph)
+        if one.plans and endings is not None:
+            predictor = PlanningPredictor(one.model, endings[0], endings[1])
         found.append((one, name, predictor, one.sampling))
     if not baselines:
         return found

@@ -244,7 +244,7 @@ def _continue(
         raise CorpusError(f"{trained.place}: {error}") from error
     if reencode is None:
         return found, _say(words, [one.embeddings for one in found], langs)
-    return found, [texts[: len(one.embeddings)] for texts, one in zip(said, found, strict=True)]
+    return found, [[texts[at] for at in one.encoded] for texts, one in zip(said, found, strict=True)]
 
 
 def _limits(prompts: Sequence[int], options: GenerateOptions) -> list[int]:
@@ -309,7 +309,8 @@ def _show(
             console.print(Text(f"\n[plan: {plain(plan, LINE)}]", style="dim"), soft_wrap=True)
         console.print(Text(plain(sentence, LINE)), soft_wrap=True)
     note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"
-    note += f"; the first {counted(how.forgotten, 'sentence')} left the model's window]" if how.forgotten else "]"
+    what = "position" if how.plans is not None else "sentence"
+    note += f"; the first {counted(how.forgotten, what)} left the model's window]" if how.forgotten else "]"
     console.print(note, style="dim", markup=False, highlight=False)
 
 

@@ -244,6 +244,21 @@ def test_texts_stay_as_they_are_beside_a_file_that_stores_another_type(tmp_path:
     assert tuple(sorted(found[0] for found in of_documents(tmp_path / "out", "code").values())) == expected
 
 
+def test_types_of_a_file_stay_beside_one_without_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    typed = {
+        "small": pa.array([7, None], pa.int16()), "none": pa.array([None, None], pa.float64()),
+        "single": pa.array([0.5, None], pa.float32()), "list": pa.array([[], [1]], pa.list_(pa.int64())),
+    }  # fmt: skip
+    pq.write_table(pa.table({"id": ["a", "b"], "text": [TEXT] * 2, **typed}), tmp_path / "in/a.parquet")
+    write_jsonl(tmp_path / "in/b.jsonl", [{"id": "c", "text": TEXT}])
+    source = {"path": "in", "id": "id", "lang": "eng_Latn", "keep": list(typed)}
+    bring_up_to_date(config(tmp_path, input=[source], chunk_bytes=1 << 26))
+    corpus = Corpus(str(tmp_path / "out"))
+    assert len(corpus.parts) == 1
+    assert [corpus.catalogue[name].type for name in typed] == [values.type for values in typed.values()]
+
+
 def test_corpora_of_text_alone_stay_as_they_are(tmp_path: Path) -> None:
     """Receipts of earlier versions say nothing of types: their kept columns are text, and so the whole column is."""
     write_jsonl(tmp_path / "in/a.jsonl", documents("a", [{"year": "2010"}]))

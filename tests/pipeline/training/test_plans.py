@@ -51,10 +51,11 @@ def test_all_are_evaluated_on_the_same_sentences(corpus: Path) -> None:
     done = pipeline("evaluate", corpus, "--split", "validation", *models)
     assert done.returncode == 0, said(done)
     assert done.stdout.count("since plans and breaks take room in a context") == 1
-    assert len(re.findall(r"\d+ of \d+ ends of paragraphs were predicted", done.stdout)) == len(names) - 1
+    counted = ["planned", "planned-two", "planned-codes"]
+    assert re.findall(r"^(\S+): \d+ of \d+ ends of paragraphs were predicted", done.stdout, re.M) == counted
     found = json.loads((folder(corpus, "plain") / "evaluation" / "validation.json").read_text())["models"]
     assert len({one["metrics"]["l2"]["sentences"] for name, one in found.items() if name in names}) == 1
-    assert [name for name in names if found[name].get("breaks", {}).get("ends", 0) > 3] == names[1:]
+    assert [name for name in names if found[name].get("breaks", {}).get("ends", 0) > 3] == counted
 
 
 @pytest.mark.parametrize("model", ["planned", "planned-two", "planned-words", "planned-codes"])

@@ -15,19 +15,20 @@ from tests.pipeline.training.data.test_loader import ending, everything, sentenc
 from tests.pipeline.training.expected import Sentence, Sequence, sequences_of
 
 
-def with_plans(index: Index, piece: Sequence, closing: int = 0) -> tuple[list[Sentence], list[bool]]:
-    """Return the sentences of a sequence with plans and breaks, and which are added."""
+def with_plans(index: Index, piece: Sequence, answering: bool = False) -> tuple[list[Sentence], list[bool]]:
+    """Return the sentences of a sequence with plans and breaks, and which are added; an answer is apart from its
+    prompt.
+    """
+    of = list(zip(piece.paragraphs, piece.answers if answering else piece.paragraphs, strict=True))
     found: list[Sentence] = []
     added: list[bool] = []
-    for number, (_, group) in enumerate(
-        itertools.groupby(range(len(piece.sentences)), lambda at: piece.paragraphs[at])
-    ):
+    for number, (_, group) in enumerate(itertools.groupby(range(len(of)), lambda at: of[at])):
         rows = [piece.sentences[at] for at in group]
         vectors = np.stack([np.frombuffer(one[1], np.float16).astype(np.float64) for one in rows])
         plan = rows[int(np.argmin(((vectors - vectors.mean(0)) ** 2).sum(1)))]
         found += [*([ending(index, 2)] if number else []), plan, *rows]
         added += [*([True] if number else []), True, *[False] * len(rows)]
-    closed = [ending(index, closing)] * piece.ends
+    closed = [ending(index, int(answering and not all(piece.answers)))] * piece.ends
     return found + closed, added + [False] * len(closed)
 
 
@@ -78,12 +79,12 @@ def test_plans_and_breaks_count_where_they_are_asked_for_and_are_no_answers(corp
     index = make_index(corpus, SelectSettings(), answers="answer", plans="headline")
     found = loaded(index, structure=structure)
     for piece, one in zip(sequences_of(corpus, "train"), found, strict=True):
-        expected, added = with_plans(index, piece, int(not all(piece.answers)))
+        expected, added = with_plans(index, piece, answering=True)
         answers = iter(piece.answers)
         of = [True if plan else next(answers, True) for plan in added]
         for at, plan in enumerate(added):
-            if plan:  # a break is as what it follows, a plan as what follows it
-                of[at] = structure and (of[at - 1] if at and not added[at - 1] else of[at + 1])
+            if plan:  # as the sentence that follows it: plans are followed by one, breaks by a plan and one
+                of[at] = structure and of[at + 1 + added[at + 1]]
         assert [sentence[:3] for sentence in one] == [sentence[:3] for sentence in expected]
         assert [sentence[3] > 0 for sentence in one] == of
 
