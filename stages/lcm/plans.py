@@ -78,9 +78,9 @@ def are_breaks(predicted: Tensor, end_of_paragraph: Tensor, end: Tensor | None) 
     """
     cosines = functional.cosine_similarity(predicted, end_of_paragraph.to(predicted)[None])
     close: Tensor = cosines > BREAK_COSINE
-    return (
-        close if end is None else close & (cosines >= functional.cosine_similarity(predicted, end.to(predicted)[None]))
-    )
+    if end is not None:
+        close &= cosines >= functional.cosine_similarity(predicted, end.to(predicted)[None])
+    return close
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,12 @@ class PlanningPredictor:
 
     The headline of a paragraph would tell the model what it is to predict. So each plan is predicted first, from the
     plans of earlier paragraphs, whose sentences are known; then sentences are predicted after these plans. `breaks`:
-    what was predicted of the ends of paragraphs so far; `end`: the embedding of "End of text.".
+    what was predicted of the ends of paragraphs so far.
+
+    Args:
+        model: the model.
+        break_embedding: (dim,), the embedding of "End of paragraph.".
+        end: (dim,), that of "End of text."; None if there is none.
     """
 
     def __init__(self, model: SentencePredictor, break_embedding: Tensor, end: Tensor | None = None) -> None:

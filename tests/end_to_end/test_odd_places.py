@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,4 +57,10 @@ def test_closed_and_full_standard_streams(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("standard output cannot be written: No space left on device"), done.stderr
     assert subprocess.run(["bash", "-c", f"{command} <&- >&- 2>&-"], timeout=600).returncode == 0
+    script = (
+        "import os, pipeline.__main__ as main; main._open_standard_streams(); "
+        "os._exit(sum(not os.get_inheritable(number) for number in range(3)))"  # processes that it starts have them too
+    )
+    inherited = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", inherited], timeout=600).returncode == 0
     assert pipeline("run", path).stdout.startswith("Nothing to do.") and pipeline("verify", path).returncode == 0
