@@ -105,3 +105,8 @@ def scattered(values: pa.Array, rows: npt.NDArray[np.int64], part_rows: int) -> 
     place = np.full(part_rows, -1, np.int64)
     place[rows] = np.arange(len(rows))
     return values.take(pa.array(place, mask=place < 0))
+
+
+def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return where a value differs from the one before it; the first one does."""
+    return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])

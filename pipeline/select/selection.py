@@ -30,6 +30,7 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.part_reader import ROW, PartReader
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
+from stages.arrow import changes
 from stages.stage import NON_FINITE
 
 Ints = npt.NDArray[np.int64]
@@ -97,7 +98,7 @@ class PartSelection:
     @cached_property
     def sequence_starts(self) -> Ints:
         """(sequences,) The first row range of every sequence."""
-        return np.flatnonzero(_changes(self.doc) | _changes(self.piece))
+        return np.flatnonzero(changes(self.doc) | changes(self.piece))
 
     @cached_property
     def sequence_rows(self) -> Ints:
@@ -234,11 +235,11 @@ def _row_ranges(kept: Bools, doc: Ints, joined: bool) -> tuple[Ints, Ints, Ints,
 
     With `joined`, all row ranges of a document form one sequence.
     """
-    new = _changes(doc)
+    new = changes(doc)
     starts = np.flatnonzero(kept & (new | ~np.concatenate([[False], kept[:-1]])))
     ends = np.flatnonzero(kept & np.concatenate([new[1:] | ~kept[1:], [True]]))  # inclusive
     range_doc = doc[starts]
-    sequence = np.cumsum(_changes(range_doc)) if joined else np.arange(1, len(starts) + 1)
+    sequence = np.cumsum(changes(range_doc)) if joined else np.arange(1, len(starts) + 1)
     return range_doc, starts, ends + 1 - starts, sequence - 1
 
 
@@ -252,13 +253,8 @@ def _long_enough(doc: Ints, first: Ints, rows: Ints, sequence: Ints, least: int)
 
 def _numbers(doc: Ints) -> Ints:
     """Return 0, 1, 2, … within every stretch of equal values."""
-    starts = np.flatnonzero(_changes(doc))
+    starts = np.flatnonzero(changes(doc))
     return np.arange(len(doc)) - np.repeat(starts, np.diff(starts, append=len(doc)))
-
-
-def _changes(values: Ints) -> Bools:
-    """Return where a value differs from the one before it; False for the first."""
-    return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
 
 
 def _sums(values: Ints, starts: Ints) -> Ints:

@@ -31,8 +31,8 @@ class Continuation:
 
     `forgotten`: how many of the oldest positions (sentences, plans and breaks) the last prediction no longer saw.
     `paragraphs`: of a model with plans, at which of its sentences paragraphs begin; `plans`: (paragraphs, dim), what it
-    planned for each. The `embeddings` have neither plans nor breaks. `encoded`: which of the embeddings that `reencode`
-    gave for the document these are.
+    planned for each. The `embeddings` have neither plans nor breaks. `encoded`: the
+    place of each of them among all that `reencode` gave for the document.
     """
 
     embeddings: Tensor
@@ -131,8 +131,8 @@ class _Growing:
         self.text, self.limit = document.float(), limit
         self.last = self.text[-1]
         self.sentences: list[int] = []
-        self.written = 0  # predictions but plans so far
-        self._kept: list[int] = []  # which of them are sentences
+        self.written = 0  # predictions so far, plans not counted
+        self._kept: list[int] = []  # the number of each sentence among them
         self.stopped: Stop | None = None
         self.plan_follows = False
         self._plans: list[tuple[int, int]] = []  # sentences before it, position

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from stages.arrow import changes
 from stages.lcm.baselines import SentencePredictor
 from stages.lcm.batch import Batch
 from stages.lcm.model import Sampling
@@ -18,11 +19,6 @@ from stages.lcm.model import Sampling
 Ints = npt.NDArray[np.int64]
 SLICE = 1024  # sentences that are compared at once: 16 MB at 1024 dimensions
 BREAK_COSINE = 0.9  # a prediction whose cosine with "End of paragraph." exceeds this is a break
-
-
-def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return where a value differs from the one before it; the first does."""
-    return np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]])
 
 
 def headlines(embeddings: npt.NDArray[Any], starts: Ints) -> Ints:
@@ -124,8 +120,7 @@ def planned(embeddings: Tensor, lengths: Tensor, paragraphs: Tensor, break_embed
     found = embeddings[torch.from_numpy(source).to(embeddings.device)]
     places = [torch.from_numpy(one) for one in (sentences, plans, breaks)]
     found[places[2].to(found.device)] = break_embedding.to(found)
-    longer = lengths + torch.from_numpy(np.bincount(document, weights=added, minlength=len(lengths)).astype(np.int64))
-    return Planned(found, longer, *places)
+    return Planned(found, planned_lengths(lengths, paragraphs), *places)
 
 
 def planned_lengths(lengths: Tensor, paragraphs: Tensor) -> Tensor:
@@ -150,7 +145,7 @@ class BreakCounts:
     false: int = 0
 
     def said(self) -> str:
-        """Say it in a sentence."""
+        """Return the counts as a sentence."""
         return (
             f"{self.exact} of {self.ends} ends of paragraphs were predicted in their place, {self.near} at most one "
             f"sentence away; {self.false} more were predicted elsewhere"

@@ -40,7 +40,7 @@ from pipeline.training.comparison.results import (
 from pipeline.training.data.checks import check_columns
 from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
-from pipeline.training.evaluation.held_out import HeldOut, fitting, held_out
+from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.model_file import load_model
 from pipeline.training.record import read_started
@@ -148,9 +148,18 @@ class _Comparison:
         selected = self.science.corpus.select or SelectSettings()
         return make_index(self.corpus, selected, origin=self.science.evaluated)
 
-    @cached_property
+    @property
     def context(self) -> int:
         """Sentences at which documents are wrapped for all rows; fewer where a row has plans, which take room."""
+        return self._fitted[1]
+
+    @property
+    def held(self) -> HeldOut:
+        """The documents on which all rows are judged."""
+        return self._fitted[0]
+
+    @cached_property
+    def _fitted(self) -> tuple[HeldOut, int]:
         settings = self.science.settings
         configs = (self.science.config(row, settings.seeds[0]).train for row in settings.trained)
         contexts = [(one.card.context, one.plans) for one in configs if one]
@@ -160,12 +169,7 @@ class _Comparison:
             max_sentences=min(context for context, _ in contexts),
             sentences=settings.sentences,
             planning=[context for context, plans in contexts if plans != "none"],
-        )[1]
-
-    @cached_property
-    def held(self) -> HeldOut:
-        settings = self.science.settings
-        return held_out(self.index, settings.split, max_sentences=self.context, sentences=settings.sentences)
+        )
 
     @cached_property
     def results(self) -> Results:

@@ -26,8 +26,9 @@ from itertools import chain, count
 
 import numpy as np
 
+from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
-from pipeline.training.data.sequences import BlockSequences, Sequences, concatenated_ranges
+from pipeline.training.data.sequences import BlockSequences, Sequences
 
 MICRO_BATCHES = 8  # the fewest that a stream has in an epoch; small corpora have fewer streams
 STREAM_BLOCKS = 16  # the fewest of a stream: streams differ by at most one block, a sixteenth

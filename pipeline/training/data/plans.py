@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.corpus.part_reader import PartReader
-from pipeline.training.data.row_range_files import BREAK, PLAN, Records
-from stages.arrow import embedding_matrix
-from stages.lcm.plans import changes, headlines
+from pipeline.training.data.row_range_files import BREAK, PLAN, Records, concatenated_ranges
+from stages.arrow import changes, embedding_matrix
+from stages.lcm.plans import headlines
 
 Ints = npt.NDArray[np.int64]
 _ONE_AT_A_TIME = threading.Lock()  # parts are looked at by several threads
@@ -41,8 +41,7 @@ def with_plans(reader: PartReader, row_ranges: Records) -> Records:
         return row_ranges
     sizes = row_ranges["rows"].astype(np.int64)
     of = np.repeat(np.arange(len(row_ranges)), sizes)  # the row range of each row
-    before = np.cumsum(sizes) - sizes
-    rows = np.arange(len(of)) - before[of] + row_ranges["first_row"][of]
+    rows = concatenated_ranges(row_ranges["first_row"].astype(np.int64), sizes)
     sequence = np.cumsum(row_ranges["new"])[of]
     begins = changes(sequence) | changes(reader.read(("paragraph",))["paragraph"].to_numpy()[rows])
     begins |= rows == row_ranges["answer"][of]  # an answer is never planned with its prompt

@@ -27,8 +27,9 @@ from pipeline.storage.store import Store
 from pipeline.training.data.end_of_text import LANG, TEXTS
 from pipeline.training.data.index import Index
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
+from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
-from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, PLAN_COPY, concatenated_ranges
+from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, PLAN_COPY
 from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.batching import Tokens

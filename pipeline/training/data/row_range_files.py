@@ -40,6 +40,13 @@ FILE_ROW_RANGES = 1 << 22  # 92 MB
 _COPIED = 1 << 24  # bytes at a time
 
 
+def concatenated_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return start, start + 1, … of every range, one after the other."""
+    before = np.cumsum(lengths) - lengths
+    found: npt.NDArray[np.int64] = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+    return found
+
+
 class RowRangeWriter:
     """Writes the row ranges of one split of an index. `files`: how many each written file holds; `digests`: of each.
 

@@ -17,7 +17,7 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.training.data.answers import NO_ANSWER
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, TEXTS
 from pipeline.training.data.index import Index
-from pipeline.training.data.row_range_files import BREAK, PLAN, ROW_RANGE, Records, RowRanges
+from pipeline.training.data.row_range_files import BREAK, PLAN, ROW_RANGE, Records, RowRanges, concatenated_ranges
 from pipeline.training.data.row_ranges import Ints, closed, sentences_of
 
 CLOSING_SENTENCE, PLAN_COPY = -1, -2  # the "part" of a closing sentence, and of a plan, which is a copy of a sentence
@@ -133,10 +133,3 @@ class Sequences:
     def row_ranges_at(self, numbers: Sequence[int]) -> Records:
         """Return the first row ranges of the sequences with these numbers."""
         return np.concatenate([np.empty(0, ROW_RANGE), *(self.row_ranges.between(one, one + 1) for one in numbers)])
-
-
-def concatenated_ranges(starts: Ints, lengths: Ints) -> Ints:
-    """Return start, start + 1, … of every range, one after the other."""
-    before = np.cumsum(lengths) - lengths
-    found: Ints = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
-    return found

@@ -29,7 +29,6 @@ from pipeline.maintenance.verify import check
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.index import read_index
 from pipeline.training.data.loader import share_of_files
 from pipeline.training.distributed import Processes
 from pipeline.training.evaluation.evaluate import evaluate_trained
@@ -38,7 +37,6 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, prepare, processes_of, train
 from pipeline.training.worker import _Work, work
-from tests.support.cli import pipeline, said
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
@@ -489,29 +487,3 @@ def test_a_model_is_read_back(corpus: Path) -> None:
         trained(corpus, "strange", model=wide, init_from=str(folder(corpus, "kept")))
     with pytest.raises(CorpusError, match=r"holds no trained model; those of this corpus: .*train/kept"):
         load_model(str(folder(corpus, "none")))
-
-
-def test_epochs_decide_on_the_steps_once(corpus: Path) -> None:
-    shown = trained(corpus, "epochs", epochs=2.5)
-    started = read_started(Store(str(corpus.parent / "out")), "train/epochs")
-    index = read_index(Corpus(str(corpus.parent / "out")), started.pinned.indexes[0].digest)
-    steps = round(2.5 * index.sentences("train") / TRAIN["batch_concepts"])
-    assert started.settings.steps == started.pinned.settings["steps"] == steps > 6
-    assert f"{steps} steps" in shown and f"about {steps * 128 / index.sentences('train'):.1f} epochs" in shown
-    assert "nothing to do" in trained(corpus, "epochs", epochs=2.5)
-    with pytest.raises(ConfigError, match=r"train.epochs 2.5 → 3.0"):
-        trained(corpus, "epochs", epochs=3.0)
-    with pytest.raises(ConfigError, match="warmup_steps: 500 is more than the"):
-        trained(corpus, "warm", epochs=1.0, steps=600, warmup_steps=500)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (["train.epochs=2", "train.steps=3"], "train.epochs and train.steps both say how long it trains"),
-        (["train.epochs=2", "train.corpora=[{path: other}]"], "a mix (corpora) is drawn by weights"),
-    ],
-)
-def test_epochs_that_make_no_sense_are_refused(corpus: Path, settings: list[str], words: str) -> None:
-    done = pipeline("plan", corpus, *(one for each in ["train={}", *settings] for one in ("--set", each)))
-    assert done.returncode == 2 and words in said(done), said(done)
