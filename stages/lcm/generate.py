@@ -31,8 +31,8 @@ class Continuation:
 
     `forgotten`: how many of the oldest positions (sentences, plans and breaks) the last prediction no longer saw.
     `paragraphs`: of a model with plans, at which of its sentences paragraphs begin; `plans`: (paragraphs, dim), what it
-    planned for each. The `embeddings` have neither plans nor breaks. `encoded`: the
-    place of each of them among all that `reencode` gave for the document.
+    planned for each. The `embeddings` have neither plans nor breaks. `encoded`: the place of each of them among all
+    that `reencode` gave for the document.
     """
 
     embeddings: Tensor
