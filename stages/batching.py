@@ -61,3 +61,10 @@ class Tokens:
     def lengths(self) -> Indices:
         """The number of tokens of each sentence."""
         return np.diff(self.offsets)
+
+    def select(self, rows: Indices) -> Tokens:
+        """Return the tokens of some sentences, in the order of `rows`."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Tokens(self.ids[places], offsets)

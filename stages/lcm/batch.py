@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -67,6 +67,26 @@ class Batch:
     def pinned(self) -> Self:
         """Copy to page-locked memory, from which a GPU copies while it computes."""
         return self._changed(Tensor.pin_memory)
+
+    def split(self, documents: int = 1) -> Iterator[Self]:
+        """Return the documents in smaller batches, each of this many, the last one of what is left."""
+        ends = self.lengths.cumsum(0).tolist()
+        for first in range(0, len(ends), documents):
+            last = min(first + documents, len(ends))
+            rows = slice(ends[first - 1] if first else 0, ends[last - 1])
+            yield replace(
+                self,
+                embeddings=self.embeddings[rows],
+                lengths=self.lengths[first:last],
+                weights=self.weights[rows],
+                codes=None if self.codes is None else self.codes[rows],
+                sequences=None if self.sequences is None else self.sequences[first:last],
+                texts=None if self.texts is None else self.texts[rows],
+                paragraphs=None if self.paragraphs is None else self.paragraphs[rows],
+                tokens=None if self.tokens is None else self.tokens.select(np.arange(rows.start, rows.stop)),
+                layout=None,  # that of these documents, once it is needed
+                weights_on_host=None if self.weights_on_host is None else self.weights_on_host[rows],
+            )
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         layout = self.layout

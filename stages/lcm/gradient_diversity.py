@@ -6,15 +6,10 @@ they are orthogonal. Cost: a backward pass for each document; memory: three time
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 import torch
 
 from stages.lcm.batch import Batch
 from stages.lcm.model import Lcm
-from stages.lcm.sonar_llm import tokens_of
 
 
 def gradient_diversity(model: Lcm, batch: Batch) -> float:
@@ -28,7 +23,7 @@ def gradient_diversity(model: Lcm, batch: Batch) -> float:
     parameters = [one for one in model.parameters() if one.requires_grad]
     total = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
     squares = 0.0
-    for document in documents_of_batch(batch):
+    for document in batch.split():
         torch.manual_seed(0)
         loss = (document.weights * model.losses(document)).sum()
         for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
@@ -38,21 +33,3 @@ def gradient_diversity(model: Lcm, batch: Batch) -> float:
     model.train(training)
     together = sum(float(one.square().sum()) for one in total)
     return squares / together if together else float("nan")
-
-
-def documents_of_batch(batch: Batch, count: int = 1) -> Iterator[Batch]:
-    """Return the documents of a batch in smaller batches, each of this many documents."""
-    ends = batch.lengths.cumsum(0).tolist()
-    for first in range(0, len(ends), count):
-        last = min(first + count, len(ends))
-        rows = slice(ends[first - 1] if first else 0, ends[last - 1])
-        yield replace(
-            batch,
-            embeddings=batch.embeddings[rows],
-            lengths=batch.lengths[first:last],
-            weights=batch.weights[rows],
-            codes=None if batch.codes is None else batch.codes[rows],
-            sequences=None if batch.sequences is None else batch.sequences[first:last],
-            texts=None if batch.texts is None else batch.texts[rows],
-            tokens=None if batch.tokens is None else tokens_of(batch.tokens, np.arange(rows.start, rows.stop)),
-        )

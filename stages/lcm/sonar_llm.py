@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stages.batching import Indices, Tokens
+from stages.batching import Indices
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch
 from stages.lcm.card import LcmCard
@@ -60,7 +60,7 @@ class SonarLlm(BaseLcm):
         rows, times = self._targets(batch)
         places = torch.from_numpy(rows).to(predicted.device, non_blocking=True)
         decoder = self._decoder[0].to(predicted.device)
-        found = sentence_losses(decoder, predicted.index_select(0, places), tokens_of(batch.tokens, rows))
+        found = sentence_losses(decoder, predicted.index_select(0, places), batch.tokens.select(rows))
         counted = found * torch.from_numpy(times).to(found.device, found.dtype, non_blocking=True)
         return torch.zeros(batch.sentences, device=found.device).index_copy(0, places, counted)
 
@@ -94,11 +94,3 @@ class SonarLlm(BaseLcm):
         chosen = np.sort(order[rank < self.targets_per_document])
         times = counts[document[chosen]] / np.minimum(counts[document[chosen]], self.targets_per_document)
         return rows[chosen], times.astype(np.float32)
-
-
-def tokens_of(tokens: Tokens, rows: Indices) -> Tokens:
-    """Return the tokens of some sentences, in the order of `rows`."""
-    lengths = tokens.lengths[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    places = np.repeat(tokens.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return Tokens(tokens.ids[places], offsets)

@@ -30,6 +30,7 @@ from stages.fragility.noise import perturbed
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard, load_lcm_card
+from stages.lcm.gradient_diversity import gradient_diversity
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.packing import layout_of
 from stages.lcm.sonar_llm import SonarLlm
@@ -229,6 +230,20 @@ def token_lm() -> Lcm:
     return TokenLm(load_lcm_card("lcm-token-lm-tiny"), SCALER, 80)
 
 
+def diversity(make: Callable[[], Lcm]) -> Callable[[], None]:
+    """Gradient diversity of a batch that was moved is that of the CPU."""
+
+    def measured(device: str) -> float:
+        torch.manual_seed(0)
+        return gradient_diversity(make().to(device), packed_batch().to(device))
+
+    def run() -> None:
+        found, expected = measured(GPU), measured("cpu")
+        assert 0 < expected < 1 and abs(found - expected) < 1e-3 * expected
+
+    return run
+
+
 def sampling(card: LcmCard) -> Callable[[], None]:
     def draw() -> None:
         model = on_gpu(build(card, SCALER, CODEBOOKS if card.quantised else None).eval())
@@ -284,7 +299,9 @@ def cases() -> dict[str, Callable[[], None]]:
     others = (noise, codes)
     found = {case.__name__: inference(case) for case in (*networks, *others)}
     found |= {case.__name__: case for case in (fits, small_sonar)}
-    found |= {make.__name__: trained(make) for make in (sonar_llm, token_lm)}
+    of_words = (sonar_llm, token_lm)
+    found |= {make.__name__: trained(make) for make in of_words}
+    found |= {f"{make.__name__}, gradient diversity": diversity(make) for make in of_words}
     for card in map(load_lcm_card, (f"lcm-{kind}-tiny" for kind in KINDS)):
         found |= {
             card.name: trained(functools.partial(lcm, card)),

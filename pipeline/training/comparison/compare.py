@@ -50,7 +50,7 @@ from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
 from pipeline.training.tokens import Tokeniser, tokenizer_card
-from stages.lcm.gradient_diversity import documents_of_batch, gradient_diversity
+from stages.lcm.gradient_diversity import gradient_diversity
 from stages.lcm.sonar_llm import SonarLlm
 
 RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"
@@ -285,7 +285,7 @@ class _Comparison:
         batch = next(self.held.batches("cpu", tokenise))
         few = min(DIVERSITY_DOCUMENTS, len(batch.lengths))
         if few > 1 and not model.card.quantised and not learned.about.plans:  # held-out batches have no codes, no plans
-            batch = next(documents_of_batch(batch, few)).to(self.find_device())
+            batch = next(batch.split(few)).to(self.find_device())
             model.begin_step(0, config.train.steps)
             found["gradient_diversity"] = Measurement(mean=gradient_diversity(model, batch))
         return found

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch, of_documents
-from stages.lcm.gradient_diversity import documents_of_batch, gradient_diversity
+from stages.lcm.gradient_diversity import gradient_diversity
 from stages.lcm.model import Sampling
 from stages.lcm.ngram import conjugate
 from tests.stages.lcm import models
@@ -111,7 +111,7 @@ def test_operations_and_parameters_are_counted() -> None:
 def test_gradient_diversity_is_its_definition() -> None:
     model, one = made(n=2, wdr=True), batch()
     gradients = []
-    for document in documents_of_batch(one):
+    for document in one.split():
         model.train().zero_grad()
         (document.weights * model.losses(document)).sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).double())

@@ -10,7 +10,7 @@ from stages.batching import Tokens
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch
 from stages.lcm.model import Sampling
-from stages.lcm.sonar_llm import SonarLlm, tokens_of
+from stages.lcm.sonar_llm import SonarLlm
 from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 from tests.stages.lcm import models
@@ -118,7 +118,7 @@ def test_operations_count_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tokens_of_some_sentences() -> None:
     tokens = Tokens.of([[1, 2], [3], [4, 5, 6]])
-    found = tokens_of(tokens, np.array([2, 0]))
+    found = tokens.select(np.array([2, 0]))
     assert found.ids.tolist() == [4, 5, 6, 1, 2] and found.offsets.tolist() == [0, 3, 5]
 
 
