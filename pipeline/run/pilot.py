@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,13 @@ import pyarrow.compute as pc
 from pipeline.corpus.part_reader import PartReader
 from pipeline.corpus.states import ChunkState, PartState
 from pipeline.corpus.tombstones import read_tombstones
+from pipeline.planning.pilot_size import sentences_in
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.stage import NON_FINITE
 
-FIRST_CHUNKS = 8  # chunks to segment before it is known how many sentences a chunk holds
+FIRST_CHUNKS = 8  # chunks to segment at least before it is known how many sentences a chunk holds
+MARGIN = 1.15  # more than are estimated, since every further launch loads all models again
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,27 @@ def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
     held = 0
     for index, one in enumerate(chunks):
         if one.sentences is None:
-            mean = held / index if index else 0.0
-            more = int((rows - held) / mean) + 1 if mean else FIRST_CHUNKS
-            return Pilot(list(chunks[: index + more]), False)
+            return Pilot(list(chunks[: index + _expected(chunks, index, held, rows)]), False)
         held += one.sentences
         if held >= rows:
             return Pilot(list(chunks[: index + 1]), True)
     return Pilot(list(chunks), True)
+
+
+def _expected(chunks: Sequence[ChunkState], segmented: int, held: int, rows: int) -> int:
+    """Return how many further chunks will probably complete the pilot.
+
+    Args:
+        chunks: all chunks of the run.
+        segmented: how many of them, from the first on, are segmented.
+        held: the sentences that these hold; if there are none, the bytes of the others decide.
+        rows: the sentences that the pilot is to hold.
+    """
+    if held:
+        return int(MARGIN * (rows - held) * segmented / held) + 1
+    estimated = accumulate(sentences_in(chunks[n].chunk) for n in range(segmented, len(chunks)))
+    needed = sum(1 for _ in takewhile(lambda sum_so_far: sum_so_far < MARGIN * rows, estimated)) + 1
+    return max(FIRST_CHUNKS, needed)
 
 
 class PilotSample:
