@@ -15,7 +15,9 @@ def states(*sentences: int | None, size: int = BYTES) -> list[ChunkState]:
     """Chunks that are segmented, with that many sentences, or not yet (None)."""
     found = []
     for n, count in enumerate(sentences):
-        chunk = Chunk(f"{n:012d}-00000", "in", "a.jsonl", "a.jsonl", "jsonl", "", n * size, n * size + size, size, None, "")
+        chunk = Chunk(
+            f"{n:012d}-00000", "in", "a.jsonl", "a.jsonl", "jsonl", "", n * size, n * size + size, size, None, ""
+        )
         found.append(ChunkState(chunk, "f" * 32, None if count is None else ((0,), count)))
     return found
 
