@@ -319,6 +319,13 @@ def generate(
         str | None,
         typer.Option(metavar="FILE", help="with --split: also write each document's scores to this CSV file or URL"),
     ] = None,
+    judge: Annotated[
+        bool,
+        typer.Option(
+            "--judge",
+            help="with --split: train a judge of coherence on the split train, and judge what the model wrote",
+        ),
+    ] = False,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="decode into this language (default: that of the prompt)")
     ] = None,
@@ -357,6 +364,11 @@ def generate(
     (train.answers), what precedes the answers of documents is given, and its answers
     are compared with theirs; --ratio 0.2 allows a sentence for each five of the prompt.
 
+    With --judge, a small network first learns from up to 100,000 sentences of the
+    split train which sentence follows another one. It says how probably each sentence
+    follows the one before it, against another of its document: about one half for
+    sentences in any order, next to nothing for repetitions.
+
     Without CORPUS, --prompt is continued by a model that ships (see: pipeline models)
     or that export-model has written.
 
@@ -366,7 +378,7 @@ def generate(
 
       pipeline generate runs/books --model two-tower --prompt story.txt --lang deu_Latn
 
-      pipeline generate runs/books --model two-tower --split test --documents 20
+      pipeline generate runs/books --model two-tower --split test --documents 20 --judge
 
       pipeline generate runs/summaries --model two-tower --split test --ratio 0.2
         --scores scores.csv
@@ -391,6 +403,7 @@ def generate(
         sentences,
         ratio,
         scores,
+        judge,
         lang,
         to,
         seed,

@@ -22,6 +22,7 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, plain
 from pipeline.config.train import TrainSettings
+from pipeline.console.activity import announced
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import standalone
 from pipeline.inputs.splits import SPLITS
@@ -31,9 +32,10 @@ from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
-from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, prompts_and_answers
+from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, held_out, prompts_and_answers
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
+from stages.lcm.coherence_judge import CoherenceJudge, fit_judge
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
 from stages.lcm.plans import planned
@@ -45,6 +47,7 @@ from stages.sonar.tokenizer import SonarTokenizer
 LINE = 2000  # characters of a sentence that are shown
 PROMPT = 5  # sentences of a document that are continued, if nothing else is said
 SENTENCES = 10  # that are generated at most, if nothing else is said
+JUDGE_SENTENCES = 100_000  # of the split train, from which a judge of coherence learns
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class GenerateOptions:
     sentences: int | None = None  # None: 10, or what `ratio` says
     ratio: float | None = None  # the most sentences for each of the prompt
     scores: str | None = None  # a CSV file of each document's scores
+    judge: bool = False  # whether a judge of coherence learns from the split train, and judges
     lang: str | None = None
     to: str | None = None
     seed: int = 0
@@ -94,7 +98,11 @@ def generate(
         raise ConfigError("give either --prompt FILE, a text to continue, or --split test, to continue its documents")
     if options.split is not None and options.split not in SPLITS:
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
-    for value, option in ((options.prompt_sentences, "--prompt-sentences"), (options.scores, "--scores")):
+    for value, option in (
+        (options.prompt_sentences, "--prompt-sentences"),
+        (options.scores, "--scores"),
+        (options.judge or None, "--judge"),
+    ):
         if value is not None and options.split is None:
             raise ConfigError(f"{option} is for --split, which continues documents of the corpus; leave it out")
     if options.prompt is not None and not options.prompt.strip():
@@ -175,6 +183,7 @@ def _of_documents(
         for start, size, lang in zip(starts, sizes, held.langs, strict=True)
     ]
     langs = [options.lang or lang for lang in held.langs]
+    judge = _judge(console, index, words.device) if options.judge else None
     found, said = _continue(trained, words, prompts, langs, options)
     plans = _plans(words, found, langs)
     scores: list[dict[str, float | None]] = []
@@ -185,10 +194,32 @@ def _of_documents(
         _show(console, prompt, ours, continuation, plans[at])
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
+        if judge is not None:
+            last = held.embeddings[split_at - 1 : split_at].float()
+            again = words.encode(ours, [langs[at]] * len(ours)).float().cpu() if ours else last[:0]
+            for whose, embeddings in zip(scores[-2:], (again, held.embeddings[split_at:end].float()), strict=True):
+                probable = judge.scores(torch.cat([last, embeddings]))
+                whose["judged coherence"] = float(probable.mean()) if len(probable) else None
     _show_scores(console, scores[::2], scores[1::2])
     if options.scores is not None:
         _write_scores(console, options.scores, held, [one.stopped for one in found], scores)
     return said
+
+
+def _judge(console: Console, index: Index, device: str) -> CoherenceJudge:
+    """Train a judge of coherence, and say how good it is. Raises `ConfigError` if there is too little to learn from."""
+    documents = held_out(index, "train", max_sentences=LONGEST, sentences=JUDGE_SENTENCES)
+    try:
+        with announced(console, "training a judge of coherence on documents of the split train"):
+            judge = fit_judge(documents.embeddings, documents.lengths, device)
+    except ValueError as error:
+        raise ConfigError(f"--judge: the split train has {error}") from error
+    console.print(
+        f"judge: learned from {counted(judge.pairs, 'pair')} of sentences; of other documents, it finds the real next "
+        f"sentence more probable than another of the document in {100 * judge.accuracy:.1f} % of cases (chance: 50)",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    return judge
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pipeline.training.data.index import make_index
 from pipeline.training.evaluation import held_out
 from pipeline.training.evaluation.generate import GenerateOptions, generate
 from pipeline.training.record import PinnedIndex
+from stages.lcm import coherence_judge
 from stages.lcm.text_metrics import word_count
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.training.evaluation.corpora import CARDS, write_model
@@ -76,6 +77,27 @@ def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> N
     figures = next(line for line in told.splitlines() if line.startswith("ROUGE-L")).split()
     assert figures[-3:] == ["100.000", "±", "0"]
     assert "REP-4" in told and "seq-rep-4" in told and told.count("stopped:") == 3
+
+
+def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["generate", corpus.url, "--model", "plain", "--judge"]
+    refused = pipeline(*arguments, "--split", "train")
+    assert refused.returncode == 2 and "--judge: the split train has" in refused.stderr
+    (tmp_path / "prompt.txt").write_text("One sentence.", "utf-8")
+    refused = pipeline(*arguments, "--prompt", str(tmp_path / "prompt.txt"))
+    assert refused.returncode == 2 and "--judge is for --split" in refused.stderr
+    monkeypatch.setattr(coherence_judge, "LEAST_PAIRS", 20)
+    monkeypatch.setattr(coherence_judge, "HELD_OUT", 4)
+    place, shown = tmp_path / "scores.csv", io.StringIO()
+    options = GenerateOptions(
+        "plain", split="train", documents=3, prompt_sentences=4, sentences=5, scores=str(place), judge=True
+    )
+    generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
+    assert "judge: learned from" in shown.getvalue() and "judged coherence" in shown.getvalue()
+    rows = list(csv.DictReader(place.read_text("utf-8").splitlines()))
+    ours, real = ([float(row["judged coherence"]) for row in rows[first::2]] for first in (0, 1))
+    assert len(ours) == len(real) == 3 and all(0 <= one <= 1 for one in ours + real)
+    assert sum(real) > sum(ours)  # a model with fresh weights, against documents that the judge knows
 
 
 def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
