@@ -20,16 +20,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from stages.packed import Runs, blocks, joined
+from stages.rows import FEW, fewest_rows
 from stages.sonar import single_query
 
 FIRST_POSITION = 2  # positions are counted from 2, as in the published models
 LANES = 64  # numbers that rows of logits are filled up to multiples of
 ALIGNED = 8  # columns: a GPU's fast products want multiples of it
-FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute F.linear with the same bits for a row in any batch: on CPUs, few rows are padded.
+    """Compute F.linear with the same bits for a row in any batch: on CPUs, few rows are padded (`stages/rows.py`).
+
+    While gradients are computed, which are sums over a batch in any case, only the fewest rows are.
 
     Args:
         x: (…, in).
@@ -43,9 +45,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     *shape, dim = x.shape
     rows = math.prod(shape)
-    if not 0 < rows < FEW:
+    fewest = FEW if torch.is_grad_enabled() else fewest_rows(dim, len(weight), weight.dtype)
+    if not 0 < rows < fewest:
         return F.linear(x, weight, bias)
-    filled = F.pad(x.reshape(rows, dim), (0, 0, 0, FEW - rows))
+    filled = F.pad(x.reshape(rows, dim), (0, 0, 0, fewest - rows))
     return F.linear(filled, weight, bias)[:rows].view(*shape, -1)
 
 
@@ -406,7 +409,7 @@ class SonarTextDecoder(nn.Module):
         weight = self.embedding.weight if self.output is None else self.output.weight
         if out is not None and out.is_cuda:
             return _aligned_logits(hidden, weight, out)
-        if out is not None and len(hidden) >= FEW:
+        if out is not None and len(hidden) >= fewest_rows(hidden.shape[1], len(weight), weight.dtype):
             torch.mm(hidden, weight.t(), out=out[: len(hidden), : len(weight)])
             return out[: len(hidden)]
         if not hidden.is_cuda or hidden.dtype == torch.float32 or torch.is_grad_enabled():

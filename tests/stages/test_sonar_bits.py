@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from stages.device import compute_dtype
 from stages.packed import blocks
+from stages.rows import cancelling, fewest_rows
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder, load_encoder, rows_are_independent
 from stages.sonar.generate import greedy
-from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder
+from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, linear
 from stages.sonar.tokenizer import SonarTokenizer
 
 ROWS = (1, 2, 3, 7, 64)
@@ -26,21 +28,46 @@ def threads_are_put_back() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+DTYPES = {torch.float32, compute_dtype("auto", "cpu")}  # bfloat16 too, where the CPU multiplies it
+
+
+@pytest.fixture(scope="module", params=sorted(DTYPES, key=str), ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    found: torch.dtype = request.param
+    return found
+
+
 @pytest.fixture(
     scope="module", params=[256, *(pytest.param(one, marks=pytest.mark.slow) for one in (512, "sonar-tiny"))]
 )
-def networks(request: pytest.FixtureRequest) -> tuple[SonarTextEncoder, SonarTextDecoder]:
+def networks(request: pytest.FixtureRequest, dtype: torch.dtype) -> tuple[SonarTextEncoder, SonarTextDecoder]:
     if request.param == "sonar-tiny":
         card = load_card("sonar-tiny")
-        return load_encoder(card), load_decoder(card)
+        return load_encoder(card, dtype), load_decoder(card, dtype)
     torch.manual_seed(0)
     dim = request.param
     numbers = {"dim": dim, "layers": 1, "ffn_dim": 4 * dim, "vocab_size": 1003, "max_tokens": 514}
-    return SonarTextEncoder(heads=dim // 64, **numbers), SonarTextDecoder(heads=dim // 64, **numbers)
+    encoder, decoder = SonarTextEncoder(heads=dim // 64, **numbers), SonarTextDecoder(heads=dim // 64, **numbers)
+    return encoder.to(dtype), decoder.to(dtype)
 
 
-def test_this_process_computes_reproducibly() -> None:
-    assert rows_are_independent(torch.float32)
+@pytest.mark.parametrize("inner", [256, 512, 1024, 2048])
+@pytest.mark.parametrize("columns", [256, 1024])
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_among_any_number_of_others(inner: int, columns: int, dtype: torch.dtype) -> None:
+    x, weight = cancelling(1100, inner, columns, dtype, seed=7)
+    torch.set_num_threads(1)
+    whole = linear(x, weight)
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        few = fewest_rows(inner, columns, dtype)
+        counts = {1, 3, 17, 33, 37, 64, 100, 200, few - 1, few, few + 1, 255, 257, 500, 700, 1099}
+        different = [rows for rows in sorted(counts) if not torch.equal(linear(x[:rows], weight), whole[:rows])]
+        assert not different, f"{threads} threads, filled up to {few} rows"
+
+
+def test_this_process_computes_reproducibly(dtype: torch.dtype) -> None:
+    assert rows_are_independent(dtype)
 
 
 @torch.inference_mode()
@@ -75,7 +102,7 @@ def test_logits_of_every_step(networks: tuple[SonarTextEncoder, SonarTextDecoder
     _, decoder = networks
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(4, 1000, (64, 20), generator=generator)
-    embeddings = torch.randn(64, decoder.norm.normalized_shape[0], generator=generator)
+    embeddings = torch.randn(64, decoder.norm.normalized_shape[0], generator=generator).to(decoder.norm.weight)
 
     def logits(rows: int) -> torch.Tensor:
         state = decoder.start(embeddings[:rows], capacity=20)
@@ -90,9 +117,9 @@ def test_logits_of_every_step(networks: tuple[SonarTextEncoder, SonarTextDecoder
 
 
 @torch.inference_mode()
-def test_greedy_decoding_while_rows_leave_the_batch() -> None:
+def test_greedy_decoding_while_rows_leave_the_batch(dtype: torch.dtype) -> None:
     card = load_card("sonar-tiny")
-    tokenizer, encoder, decoder = SonarTokenizer(card), load_encoder(card), load_decoder(card)
+    tokenizer, encoder, decoder = SonarTokenizer(card), load_encoder(card, dtype), load_decoder(card, dtype)
     texts = [
         "Yes.",
         "She smiled.",
