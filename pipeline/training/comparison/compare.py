@@ -41,9 +41,11 @@ from pipeline.training.data.checks import check_columns
 from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, fitting
+from pipeline.training.evaluation.measure import DECODED, LIKELIHOOD
 from pipeline.training.evaluation.table import ResultRow
+from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
-from pipeline.training.record import read_started
+from pipeline.training.record import RECORD, read_started
 from pipeline.training.run import train
 from pipeline.training.status import METRICS, Numbers, read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
@@ -89,7 +91,7 @@ def ablate(console: Console, science: Science, find_device: Callable[[], str]) -
 def _compared(comparison: _Comparison) -> Results:
     comparison.check()
     comparison.all()
-    return comparison.results
+    return comparison.shown
 
 
 @dataclass
@@ -108,6 +110,13 @@ class _Comparison:
         _ = self.held, self.results
         for row in settings.trained:
             self._check_row(row)
+        others = [said for row in settings.trained for seed in settings.seeds if (said := self._of_others(row, seed))]
+        if others:
+            raise ConfigError(
+                f"{self.science.section}: the corpus has changed since these were trained, so that they would be "
+                f"compared with what learns from other documents: {', '.join(others)}; delete these folders, and they "
+                "are trained again, or give train.name another name"
+            )
 
     def _check_row(self, row: str) -> None:
         """Raise `ConfigError` or `CorpusError` for what a row is to be trained on, and cannot be."""
@@ -126,12 +135,26 @@ class _Comparison:
         except (ConfigError, CorpusError) as error:
             raise type(error)(f"{self.science.section}.{row}: {error}") from error
 
+    def _of_others(self, row: str, seed: int) -> str:
+        """Return the folder of a training that learned from another index than its row would now, or ""."""
+        config = self.science.config(row, seed)
+        assert config.train is not None
+        store, run = Store(config.output), config.train.folder
+        if not store.exists(f"{run}/{RECORD}"):
+            return ""
+        index = make_index(
+            Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
+            plans=config.train.plans, origin="select",
+        )  # fmt: skip
+        theirs = read_started(store, run).pinned.indexes[0].digest
+        return "" if theirs == index.digest else f"{store.url}/{run}"
+
     def all(self) -> None:
         settings = self.science.settings
         for seed in settings.seeds:  # so that all rows are known with one seed before any is with two
             for row in settings.objectives:
                 self._row(row, seed)
-        self.console.print(self.to_markdown(settings, self.results), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(self.to_markdown(settings, self.shown), markup=False, highlight=False, soft_wrap=True)
         for name in (RESULTS, TABLE, PLOT):
             self.console.print(f"{self.store.url}/{name} written", markup=False, highlight=False, soft_wrap=True)
 
@@ -174,12 +197,21 @@ class _Comparison:
     @cached_property
     def results(self) -> Results:
         """Return the results of an earlier run of the command, if there are any; `DamagedError` if they are damaged."""
-        if not self.store.exists(RESULTS):
-            sentences = f"{len(self.held.judged):,} of the split {self.science.settings.split}"
-            about = {"corpus": self.index.about.corpus, "sentences judged": sentences}
-            return Results(about=about | {"encoder": self.index.about.model})
-        remedy = "delete it, or give another output: trainings stay, and only evaluations are made again"
-        return read_json(self.store, RESULTS, Results, remedy)
+        found = Results()
+        if self.store.exists(RESULTS):
+            remedy = "delete it, or give another output: trainings stay, and only evaluations are made again"
+            found = read_json(self.store, RESULTS, Results, remedy)
+        found.about = {
+            "corpus": self.index.about.corpus,
+            "sentences judged": f"{len(self.held.judged):,} of the split {self.science.settings.split}",
+            "encoder": self.index.about.model,
+        }
+        return found
+
+    @property
+    def shown(self) -> Results:
+        """The results with the seeds of the file, as far as they were judged by the present documents and models."""
+        return self.results.of(self.science.settings.seeds, self._asked_of_baselines)
 
     def _row(self, row: str, seed: int) -> None:
         one = self.science.settings.objectives[row]
@@ -190,6 +222,9 @@ class _Comparison:
         asked = self._asked(store, run, one.sampling)
         done = self.results.rows.get(row, {}).get(str(seed))
         if done and done.asked == asked:
+            if done.judged != self._asked_of_baselines:  # of an earlier version
+                self.results.rows[row][str(seed)] = done.model_copy(update={"judged": self._asked_of_baselines})
+                self._write()
             self.console.print(f"{row}, seed {seed}: is evaluated already", markup=False, highlight=False)
             return
         known = self.results.baselines.values()
@@ -197,11 +232,11 @@ class _Comparison:
         rows = self._evaluate(f"{store.url.rstrip('/')}/{run}", one.sampling, with_baselines)
         name = run.rpartition("/")[2]
         figures = _figures(rows.pop(name)) | self._of_training(config, run)
-        found = SeedResult(asked=asked, steps=config.train.steps, figures=figures)
+        found = SeedResult(asked=asked, judged=self._asked_of_baselines, steps=config.train.steps, figures=figures)
         self.results.rows.setdefault(row, {})[str(seed)] = found
         for baseline, result in rows.items():
             self.results.baselines[baseline] = SeedResult(
-                asked=self._asked_of_baselines, steps=0, figures=_figures(result)
+                asked=self._asked_of_baselines, judged=self._asked_of_baselines, steps=0, figures=_figures(result)
             )
         self._write()
 
@@ -209,6 +244,9 @@ class _Comparison:
     def _asked_of_baselines(self) -> str:
         settings = self.science.settings
         judged = [self.index.digest, settings.split, settings.sentences, sorted(settings.metrics), self.context]
+        if (DECODED | LIKELIHOOD) & set(metrics_of(",".join(settings.metrics), None)):
+            words = TextCodec.of(self.corpus, "cpu")  # nothing is loaded
+            judged += [words.decoder_card.decoder_digest, words.longest]
         return fingerprint(judged)
 
     def _asked(self, store: Store, run: str, sampling: dict[str, Any]) -> str:
@@ -293,8 +331,8 @@ class _Comparison:
     def _write(self) -> None:
         settings = self.science.settings
         self.store.write(RESULTS, sealed(self.results.model_dump_json(indent=1)))
-        self.store.write(TABLE, self.to_markdown(settings, self.results).encode())
-        self.store.write(PLOT, self.to_svg(settings, self.results))
+        self.store.write(TABLE, self.to_markdown(settings, self.shown).encode())
+        self.store.write(PLOT, self.to_svg(settings, self.shown))
 
 
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:

@@ -39,11 +39,16 @@ class Measurement(BaseModel):
 
 
 class SeedResult(BaseModel):
-    """What was measured of one row and seed. asked: digest of everything that it depends on."""
+    """What was measured of one row and seed.
+
+    asked: digest of everything that it depends on. judged: digest of what all rows are judged by, the same documents
+    among it; "" in results of earlier versions.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     asked: str
+    judged: str = ""
     steps: int = Field(ge=0)
     figures: dict[str, Measurement]
 
@@ -57,6 +62,20 @@ class Results(BaseModel):
     steps: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
     rows: dict[str, dict[str, SeedResult]] = Field(default_factory=dict)
     baselines: dict[str, SeedResult] = Field(default_factory=dict)
+
+    def of(self, seeds: Sequence[int], judged: str) -> Results:
+        """Return what was measured with these seeds and judged in this way: nothing else is compared."""
+        names = [str(seed) for seed in seeds]
+        rows = {
+            row: {seed: found[seed] for seed in names if seed in found and found[seed].judged == judged}
+            for row, found in self.rows.items()
+        }
+        return Results(
+            about=self.about,
+            steps=self.steps,
+            rows={row: found for row, found in rows.items() if found},
+            baselines={name: one for name, one in self.baselines.items() if one.asked == judged},
+        )
 
     def figure(self, metric: str, row: str) -> Measurement | None:
         """Return the mean of a figure over seeds, with its standard error; None if nobody has measured it.

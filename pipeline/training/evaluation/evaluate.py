@@ -42,6 +42,7 @@ from pipeline.training.evaluation.measure import (
     measure_words,
     predictions,
 )
+from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
 from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
@@ -138,6 +139,8 @@ def evaluate(
     held, shorter = fitting(
         index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
     )
+    if options.split != "train":
+        held, _ = without_seen(console, index, options.split, held, trained)
     if shorter < context:
         console.print(
             f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
@@ -149,7 +152,7 @@ def evaluate(
         for lang in sorted(set(held.langs)):
             words.check_language(lang, "decoding sentences in")
     language_model = LanguageModel(card, device=device) if card else None
-    scaler = trained[0].model.scaler if trained else _scaler(corpus)
+    scaler = _scaler(corpus) or next((one.model.scaler for one in trained), None)
     if NORMALISED & set(wanted) and scaler is None:
         named = ", ".join(name for name in wanted if name in NORMALISED)
         raise ConfigError(f"--metrics {named} needs a scaler: add `scaler: {{}}` to corpus.yaml and run it")
@@ -187,6 +190,8 @@ def evaluate(
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
     if options.sweeps:  # beside the table of the usual values, which stays
         files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
+    elif options.sampling:  # other options than the training's, by which it is described
+        files = {f"-sampled{ending}": data for ending, data in files.items()}
     if options.by:
         files[f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"] = to_groups_csv(rows, options.by).encode()
     for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):

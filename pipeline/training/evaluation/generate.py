@@ -33,6 +33,7 @@ from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
 from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, held_out, prompts_and_answers
+from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
 from stages.lcm.coherence_judge import CoherenceJudge, fit_judge
@@ -172,6 +173,9 @@ def _of_documents(
         most = given + max(_limits([given], options))
         held = beginnings(index, split, documents=options.documents, least=given + 1, most=most)
         sizes = [given] * len(held.ids)
+    if split != "train":
+        held, left_out = without_seen(console, index, split, held, [trained])
+        sizes = [size for size, out in zip(sizes, left_out, strict=True) if not out]
     starts = held.starts.tolist()
     prompts = [
         _Prompt(

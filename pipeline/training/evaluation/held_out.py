@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -35,7 +36,7 @@ LONGEST = 4096  # sentences of a prompt with its answer
 class HeldOut:
     """embeddings: (sentences, dim) float16; lengths: (documents,); texts: (sentences,); langs, ids: (documents,).
 
-    paragraphs: (sentences,) int32, the number of each one's paragraph in its document.
+    paragraphs: (sentences,) int32, the number of each one's paragraph in its document. hashes: (documents,) of texts.
     A document that was wrapped is several here. groups: (documents,) values of the column by which they are grouped,
     if there is one.
     """
@@ -45,6 +46,7 @@ class HeldOut:
     texts: tuple[str, ...]
     langs: tuple[str, ...]
     ids: tuple[str, ...]
+    hashes: tuple[str, ...]
     paragraphs: Tensor
     groups: tuple[str, ...] = ()
 
@@ -70,6 +72,25 @@ class HeldOut:
         first = torch.zeros(len(self.document), dtype=torch.bool)
         first[self.starts] = True
         return (~first).nonzero()[:, 0]
+
+    def without(self, left_out: Sequence[bool]) -> HeldOut:
+        """Return the documents for which `left_out` is false."""
+        kept = [not one for one in left_out]
+        rows = torch.tensor(kept, dtype=torch.bool)[self.document]
+
+        def of(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(compress(values, kept))
+
+        return HeldOut(
+            self.embeddings[rows],
+            self.lengths[torch.tensor(kept, dtype=torch.bool)],
+            tuple(compress(self.texts, rows.tolist())),
+            of(self.langs),
+            of(self.ids),
+            of(self.hashes),
+            self.paragraphs[rows],
+            of(self.groups),
+        )
 
     def lang(self, place: int) -> str:
         """Return the language of a sentence."""
@@ -273,13 +294,13 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
 
 
 def _held(index: Index, split: str, found: list[_Document], by: str | None = None) -> HeldOut:
-    names = dict.fromkeys(["doc_id", "lang", *([by] if by else [])])
-    ids, langs, *more = _described(index, split, [one.number for one in found], tuple(names))
-    groups = () if by is None else {"doc_id": ids, "lang": langs}.get(by) or more[0]
+    names = dict.fromkeys(["doc_id", "lang", "text_hash", *([by] if by else [])])
+    ids, langs, hashes, *more = _described(index, split, [one.number for one in found], tuple(names))
+    groups = () if by is None else {"doc_id": ids, "lang": langs, "text_hash": hashes}.get(by) or more[0]
     lengths = torch.tensor([len(one.texts) for one in found])
     texts = tuple(text for one in found for text in one.texts)
     embeddings, paragraphs = (torch.cat([getattr(one, name) for one in found]) for name in ("embeddings", "paragraphs"))
-    return HeldOut(embeddings, lengths, texts, langs, ids, paragraphs, groups)
+    return HeldOut(embeddings, lengths, texts, langs, ids, hashes, paragraphs, groups)
 
 
 def _closes(embedding: Tensor, index: Index) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +14,20 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 from pipeline.base.errors import ConfigError
 from pipeline.config.science import Claim, Objective, ScalingLaw, load_science
 from pipeline.storage.records import sealed
-from pipeline.training.comparison.compare import seconds_of_step
+from pipeline.training.comparison.compare import _Comparison, seconds_of_step
 from pipeline.training.comparison.results import Measurement, Results, SeedResult, to_markdown, to_svg
 from pipeline.training.comparison.scaling import Point, alphas, fitted
 from stages.lcm.metrics import influences, mean_of
+from stages.sonar.card import ModelCard
 from tests.conftest import ROOT
 from tests.docs.documents import blocks
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
+from tests.support.runs import run
 from tests.support.trainings import CARD, TRAIN, folder, write_card
 
 
@@ -79,6 +84,40 @@ def test_rows_are_trained_and_judged_once(training_corpus: Path) -> None:
     assert again.count("is evaluated already") == 5 and again.count("is trained: nothing to do") == 6
     assert json.loads((out / "results.json").read_text())["rows"]["words"].keys() == {"0", "1"}
     assert (out / "results.md").read_text() == table
+
+
+def test_only_what_is_judged_alike_is_compared(training_corpus: Path, tmp_path: Path) -> None:
+    corpus = Path(shutil.copytree(training_corpus.parent, tmp_path / "corpus")) / training_corpus.name
+    base = science_of(corpus)["objectives"]["base"]
+    settings = science_of(corpus, objectives={"base": base}, claims=[], metrics=["l2", "nll"])
+    path, out = written(corpus, settings), corpus.parent / "science"
+    assert (done := pipeline("compare-objectives", path)).returncode == 0, done.stderr
+    assert "| base | 2 | 1 |" in (out / "results.md").read_text()
+    fewer = written(corpus, settings | {"seeds": [0], "sentences": 4})
+    assert (done := pipeline("compare-objectives", fewer)).returncode == 0, done.stderr
+    results = json.loads((out / "results.json").read_text())
+    mean = results["rows"]["base"]["0"]["figures"]["l2"]["mean"]
+    table = (out / "results.md").read_text()
+    assert f"| base | 1 | 1 | {mean:.4g}" in table, table  # not the mean with a seed that other sentences judged
+    judged = re.search(r"sentences judged: (\d+) of", table)
+    assert judged and judged[1] == results["about"]["sentences judged"].split()[0] and int(judged[1]) < 20
+    text = yaml.safe_load(corpus.read_text())
+    corpus.write_text(yaml.safe_dump(text | {"split": {"validation": 0.5, "test": 0.2}}))
+    run(corpus)
+    refused = pipeline("compare-objectives", fewer)
+    assert refused.returncode == 2 and "the corpus has changed since these were trained" in said(refused), refused
+    assert "train/base-seed-0;" in said(refused)
+
+
+def test_another_decoder_makes_what_it_decoded_stale(training_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def judged_by(*metrics: str) -> str:
+        path = written(training_corpus, science_of(training_corpus, metrics=metrics, claims=[]))
+        return _Comparison(Console(), load_science(path), lambda: "cpu", to_markdown, to_svg)._asked_of_baselines
+
+    before = {metrics: judged_by(*metrics) for metrics in (("l2",), ("l2", "nll"), ("l2_r",))}
+    monkeypatch.setattr(ModelCard, "decoder_digest", "of another decoder")
+    changed = [metrics for metrics, digest in before.items() if judged_by(*metrics) != digest]
+    assert changed == [("l2", "nll"), ("l2_r",)]
 
 
 def test_steps_follow_from_minutes(training_corpus: Path) -> None:
