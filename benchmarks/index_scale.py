@@ -27,8 +27,7 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from pipeline.config.train import LANES
 from pipeline.storage.store import Store
-from pipeline.training.data.loader import BUFFER_SENTENCES
-from pipeline.training.data.order import DataOrder, OrderRules
+from pipeline.training.data.order import BUFFER_SENTENCES, DataOrder, OrderRules
 from pipeline.training.data.row_range_files import CLOSING, ROW_RANGE, RowRanges, RowRangeWriter
 from pipeline.training.data.row_ranges import SplitBuilder
 from pipeline.training.data.sequences import Sequences

@@ -28,7 +28,8 @@ from benchmarks.machine import describe_cpu
 from benchmarks.training_files import made_up_index
 from pipeline.config.train import TrainSettings
 from pipeline.training.data.index import TrainingSource
-from pipeline.training.data.loader import BUFFER_SENTENCES, Loader
+from pipeline.training.data.loader import Loader
+from pipeline.training.data.order import BUFFER_SENTENCES
 from pipeline.training.distributed import Processes, parallel
 from pipeline.training.peaks import peak_tflops
 from pipeline.training.step import Stepper, adamw

@@ -150,11 +150,15 @@ class TrainSettings(Settings):
     epochs: float | None = meaning(
         None,
         gt=0,
+        le=1e6,
         description="how many times the sentences of the split train are read, in place of steps (the LCM paper's "
         "fine-tuning in 3.1: 7); the number of steps is decided when the training begins",
     )
     batch_concepts: int = meaning(
-        4096, ge=1, description="sentences per step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)"
+        4096,
+        ge=1,
+        le=10_000_000,
+        description="sentences per step, over all processes (229_000 in the LCM paper's 2.4, 1M for 7B)",
     )
     micro_concepts: int = meaning(
         MICRO_CONCEPTS,
@@ -170,19 +174,21 @@ class TrainSettings(Settings):
         "processes, each process reads files of its own. It decides the order of the data (default: when the training "
         "begins, the least multiple of launcher.train_nodes · processes that is 8 or more)",
     )
-    lr: float = meaning(3e-4, gt=0, description="the highest learning rate")
+    lr: float = meaning(3e-4, gt=0, le=1000, description="the highest learning rate")
     warmup_steps: int | None = meaning(
         None,
         ge=0,
         description="steps of the warm-up to lr (default: a tenth of steps, at most 10_000, as in the LCM paper)",
     )
     min_lr: float | None = meaning(
-        None, ge=0, description="the learning rate at the end of the cosine schedule (default: a tenth of lr)"
+        None, ge=0, le=1000, description="the learning rate at the end of the cosine schedule (default: a tenth of lr)"
     )
     betas: tuple[float, float] = meaning((0.9, 0.95), description="decay rates of AdamW")
-    eps: float = meaning(1e-5, gt=0, description="epsilon of AdamW")
-    weight_decay: float = meaning(0.1, ge=0, description="weight decay of AdamW, on matrices only")
-    clip_norm: float = meaning(10.0, gt=0, description="the largest norm of a gradient; longer ones are scaled down")
+    eps: float = meaning(1e-5, gt=0, le=1000, description="epsilon of AdamW")
+    weight_decay: float = meaning(0.1, ge=0, le=1000, description="weight decay of AdamW, on matrices only")
+    clip_norm: float = meaning(
+        10.0, gt=0, le=1e30, description="the largest norm of a gradient; longer ones are scaled down"
+    )
     weights: Literal["none", "fragility"] = meaning(
         "none",
         description="how much a sentence counts in the loss: none: all the same; fragility: fragile sentences less (by "
@@ -333,11 +339,19 @@ class TrainSettings(Settings):
         """The most streams that read the data."""
         return self.lanes or LANES
 
-    def with_steps_of(self, sentences: int) -> TrainSettings:
-        """Return the settings with as many steps as `epochs` of this many sentences take, if that is set."""
+    def with_steps_of(self, sentences: int, each: float) -> TrainSettings:
+        """Return the settings with as many steps as `epochs` of this many sentences take, if that is set.
+
+        Args:
+            sentences: of an epoch.
+            each: how many a micro-batch really holds on average, at most `micro_concepts`.
+
+        Returns:
+            The settings.
+        """
         if self.epochs is None:
             return self
-        steps = max(1, round(self.epochs * sentences / self.batch_concepts))
+        steps = max(1, round(self.epochs * sentences / (self.per_step * each)))
         if self.warmup_steps is not None and self.warmup_steps > steps:
             raise ConfigError(
                 f"train.warmup_steps: {self.warmup_steps} is more than the {steps} steps of {self.epochs:g} epochs; "

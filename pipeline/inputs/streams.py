@@ -197,7 +197,8 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
             begin += len(piece)
             while data:
                 if decompressor is None:
-                    if members and not data.strip(b"\0"):  # padding between or after members
+                    data = data.lstrip(b"\0") if members else data  # padding between or after members
+                    if not data:
                         break
                     decompressor = decompressor_of(chunk.compression, GROWTH * chunk.bytes)
                 try:

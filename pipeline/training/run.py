@@ -31,6 +31,8 @@ from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_files
 from pipeline.training.data.index import Index, encoder_used, is_present, make_index, whole_index
+from pipeline.training.data.order import mean_sentences
+from pipeline.training.data.sequences import Sequences
 from pipeline.training.record import (
     Fit,
     Pinned,
@@ -265,8 +267,9 @@ def _pin(
         raise CorpusError(f"the scaler of {corpus.url} has {of_scaler} dimensions, the embeddings {index.dim}")
     documents, _, sentences = index.about.splits["train"]
     read = index.sentences("train")
-    settings = settings.with_steps_of(read)
-    epochs = settings.steps * settings.batch_concepts / read
+    each = mean_sentences(Sequences.of(index, "train"), card.context, settings.micro_concepts, settings.seed)
+    settings = settings.with_steps_of(read, each)
+    epochs = settings.steps * settings.per_step * each / read
     much = "" if settings.corpora else f", about {epochs:.1f} epochs"
     console.print(
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "

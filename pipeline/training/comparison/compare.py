@@ -39,6 +39,8 @@ from pipeline.training.comparison.results import (
 )
 from pipeline.training.data.checks import check_columns
 from pipeline.training.data.index import Index, make_index, read_index
+from pipeline.training.data.order import mean_sentences
+from pipeline.training.data.sequences import Sequences
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import DECODED, LIKELIHOOD
@@ -307,7 +309,9 @@ class _Comparison:
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
         learned = read_index(Corpus(config.output), about.pinned.indexes[0].digest)
         found[SENTENCES] = Measurement(mean=float(learned.about.splits["train"][2]))
-        read = config.train.steps * config.train.batch_concepts
+        sequences = Sequences.of(learned, "train")
+        filled = mean_sentences(sequences, model.card.context, config.train.micro_concepts, config.train.seed)
+        read = config.train.steps * config.train.per_step * filled
         found[EPOCHS] = Measurement(mean=read / learned.sentences("train"))
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))

@@ -28,14 +28,13 @@ from pipeline.config.train import LANES
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
 from pipeline.training.data.index import TrainingSource
-from pipeline.training.data.order import DataOrder, MicroBatch, OrderRules, ShuffleBuffer
+from pipeline.training.data.order import BUFFER_SENTENCES, DataOrder, MicroBatch, OrderRules, ShuffleBuffer
 from pipeline.training.data.reading import LoadedBuffer, Reader, Tokenise, batch_of
 from pipeline.training.data.sequences import Sequences
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "TrainingSource", "Weights"]
 THREADS, THREADS_REMOTE = 2, 8
-BUFFER_SENTENCES = 1 << 17  # sentences: 268 MB at 1024 dimensions
 
 
 def buffer_sentences_of(streams: int, micro_concepts: int) -> int:

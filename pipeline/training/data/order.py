@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, islice
 
 import numpy as np
 
@@ -33,6 +33,8 @@ from pipeline.training.data.sequences import BlockSequences, Sequences
 MICRO_BATCHES = 8  # the fewest that a stream has in an epoch; small corpora have fewer streams
 STREAM_BLOCKS = 16  # the fewest of a stream: streams differ by at most one block, a sixteenth
 DRAWS = 1024  # sources drawn at a time
+BUFFER_SENTENCES = 1 << 17  # of a shuffle buffer: 268 MB at 1024 dimensions
+MEASURED = 200  # micro-batches by which it is told how full they are
 BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # purposes of random numbers
 
 
@@ -115,6 +117,12 @@ class BufferSlice:
         ends = self.buffer.ends
         return slice(int(ends[self.low - 1]) if self.low else 0, int(ends[self.high - 1]))
 
+    @property
+    def count(self) -> int:
+        """How many these are."""
+        rows = self.sentences
+        return int(rows.stop - rows.start)
+
 
 MicroBatch = list[BufferSlice]
 
@@ -190,6 +198,25 @@ class DataOrder:
             for number, some in enumerate(np.split(blocks, borders)):
                 key = (rules.seed, WITHIN_BUFFER, source, epoch, stream, number) if rules.shuffle else None
                 yield ShuffleBuffer(source, sequences, some, rules.max_sentences, key)
+
+
+def mean_sentences(sequences: Sequences, max_sentences: int, micro_concepts: int, seed: int) -> float:
+    """Return how many sentences the first `MEASURED` micro-batches of a training hold on average.
+
+    Documents are packed whole, so where they are long they do not fill micro-batches.
+
+    Args:
+        sequences: of the split.
+        max_sentences: at which they are wrapped.
+        micro_concepts: the most sentences of a micro-batch.
+        seed: of the order.
+
+    Returns:
+        The mean.
+    """
+    rules = OrderRules(max_sentences, micro_concepts, seed, True, None, 1, BUFFER_SENTENCES)
+    first = islice(DataOrder([sequences], [1.0], rules).mine(0, 1, 0), MEASURED)
+    return float(np.mean([sum(part.count for part in plan) for _, plan in first]))
 
 
 def pack(buffers: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:

@@ -109,6 +109,19 @@ def test_a_last_line_without_an_end_and_padding(tmp_path: Path) -> None:
     assert ids(items(one, plan_chunks(one, LENGTH, PACKABLE))) == [f"{n}" for n in range(60)]
 
 
+@pytest.mark.parametrize("ending", ["gz", "xz"])
+def test_padding_between_members_belongs_to_no_chunk(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "in").mkdir()
+    members = cut(b"\n".join(lines(300)), [700] * 200)
+    for zeros in (4, 2000):
+        (tmp_path / f"in/a.jsonl.{ending}").write_bytes(
+            bytes(zeros).join(map(COMPRESS[ending], members)) + bytes(zeros)
+        )
+        one = settings(tmp_path)
+        chunks = plan_chunks(one, LENGTH, PACKABLE)
+        assert ids(items(one, chunks)) == [f"{n}" for n in range(300)]
+
+
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_appending_a_member_leaves_chunks_as_they_are(tmp_path: Path, ending: str) -> None:
     """Except the last one; ids that are made stay too."""

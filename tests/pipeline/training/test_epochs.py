@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training.data.index import read_index
 from pipeline.training.record import read_started
+from pipeline.training.status import Numbers, read_metrics
 from tests.support.cli import pipeline, said
 from tests.support.trainings import TRAIN, trained
 
@@ -21,13 +23,22 @@ def corpus(training_corpus: Path) -> Path:
     return training_corpus
 
 
+def logged(corpus: Path, name: str) -> list[Numbers]:
+    return read_metrics(Store(str(corpus.parent / "out")), f"train/{name}")
+
+
 def test_epochs_decide_on_the_steps_once(corpus: Path) -> None:
     shown = trained(corpus, "epochs", epochs=2.5)
     started = read_started(Store(str(corpus.parent / "out")), "train/epochs")
     index = read_index(Corpus(str(corpus.parent / "out")), started.pinned.indexes[0].digest)
-    steps = round(2.5 * index.sentences("train") / TRAIN["batch_concepts"])
-    assert started.settings.steps == started.pinned.settings["steps"] == steps > 6
-    assert f"{steps} steps" in shown and f"about {steps * 128 / index.sentences('train'):.1f} epochs" in shown
+    steps = started.settings.steps
+    read = sum(
+        one["concepts_per_second"] * one["seconds"] for one in logged(corpus, "epochs") if one["kind"] == "train"
+    )
+    assert started.pinned.settings["steps"] == steps > 6
+    assert read / index.sentences("train") == pytest.approx(2.5, rel=0.1)  # documents are packed whole
+    assert steps * TRAIN["batch_concepts"] > 1.05 * read
+    assert re.search(rf"{steps} steps, about 2\.[456] epochs", shown)
     assert "nothing to do" in trained(corpus, "epochs", epochs=2.5)
     with pytest.raises(ConfigError, match=r"train.epochs 2.5 → 3.0"):
         trained(corpus, "epochs", epochs=3.0)

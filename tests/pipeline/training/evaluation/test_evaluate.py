@@ -372,7 +372,8 @@ def test_every_option_of_sampling_is_read_from_the_command_line(corpus: Corpus) 
     for options in ({}, EVERY):
         done = pipeline("evaluate", corpus.url, *few, *flags(options))
         assert done.returncode == 0, done.stderr
-        found = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))["models"]["two-tower"]
+        file = f"train/two-tower/evaluation/test{'-sampled' if options else ''}.json"
+        found = json.loads(corpus.store.read(file))["models"]["two-tower"]
         assert found["sampling"] == asdict(Sampling(**options))
 
 
@@ -394,7 +395,7 @@ def test_sampling_of_the_section_train_counts_where_the_command_says_nothing(
             file.write_text(text, "utf-8")
             done = pipeline("evaluate", str(file), *few, "--steps", "5")
             assert done.returncode == 0, done.stderr
-            found = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))["models"]["two-tower"]
+            found = json.loads(corpus.store.read("train/two-tower/evaluation/test-sampled.json"))["models"]["two-tower"]
             said.append({name: found["sampling"][name] for name in ("steps", "guidance", "clip", "eta")})
     finally:
         corpus.store.write(f"train/two-tower/{RECORD}", record)
