@@ -174,14 +174,14 @@ class TrainSettings(Settings):
         "processes, each process reads files of its own. It decides the order of the data (default: when the training "
         "begins, the least multiple of launcher.train_nodes · processes that is 8 or more)",
     )
-    lr: float = meaning(3e-4, gt=0, le=1000, description="the highest learning rate")
+    lr: float = meaning(3e-4, gt=0, le=1e30, description="the highest learning rate")
     warmup_steps: int | None = meaning(
         None,
         ge=0,
         description="steps of the warm-up to lr (default: a tenth of steps, at most 10_000, as in the LCM paper)",
     )
     min_lr: float | None = meaning(
-        None, ge=0, le=1000, description="the learning rate at the end of the cosine schedule (default: a tenth of lr)"
+        None, ge=0, le=1e30, description="the learning rate at the end of the cosine schedule (default: a tenth of lr)"
     )
     betas: tuple[float, float] = meaning((0.9, 0.95), description="decay rates of AdamW")
     eps: float = meaning(1e-5, gt=0, le=1000, description="epsilon of AdamW")
