@@ -17,8 +17,8 @@ from torch import Tensor
 
 FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 STEPS = (FEW, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)  # numbers of rows that products are filled up to
-MANY = 2560  # rows that others are compared with
-SHORT = 256  # numbers of a row that are added up in one piece, as far as was seen
+MANY, MANY_OF_SHORT = 2304, 300  # rows that others are compared with
+SHORT = 256  # numbers of a row that are added up in one piece, as far as was seen: few rows will show if they are not
 MOST_COLUMNS, MOST_OF_SHORT = 8192, 256  # of the result; those of a vocabulary would take seconds
 
 
@@ -43,11 +43,12 @@ def fewest_rows(inner: int, columns: int, dtype: torch.dtype) -> int:
 @torch.no_grad()
 def _measured(inner: int, columns: int, dtype: torch.dtype, threads: int) -> int:
     """Compare rows of small products with those of a large one; `threads`, because libraries divide work by them."""
-    x, weight = cancelling(MANY, inner, columns, dtype)
+    x, weight = cancelling(MANY_OF_SHORT if inner <= SHORT else MANY, inner, columns, dtype)
     bias = torch.zeros(columns, dtype=dtype)
     whole = F.linear(x, weight, bias)
-    for low, high in reversed(list(pairwise(STEPS))):
-        for rows in (*range(low, high, (high - low) // 6), high - 2, high - 1):  # with threads, not all of few differ
+    for low, high in reversed(list(pairwise(step for step in STEPS if step < len(x)))):
+        among = range(low, high, (high - low) // 6) if threads > 1 else (low,)  # with threads, not all of few differ
+        for rows in (*among, high - 2, high - 1):
             if not torch.equal(F.linear(x[:rows], weight, bias), whole[:rows]):
                 return high
     return FEW
