@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.base.errors import ConfigError
+from pipeline.config.select import SelectSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
-from pipeline.training.data.index import read_index
+from pipeline.training.data.index import make_index, read_index
+from pipeline.training.data.order import MEASURED, MEASURED_SENTENCES, MicroBatch, ShuffleBuffer, mean_sentences, pack
+from pipeline.training.data.sequences import Sequences
 from pipeline.training.record import read_started
 from pipeline.training.status import Numbers, read_metrics
 from tests.support.cli import pipeline, said
-from tests.support.trainings import TRAIN, trained
+from tests.support.trainings import TRAIN, take_back_to, trained
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,40 @@ def test_epochs_decide_on_the_steps_once(corpus: Path) -> None:
         trained(corpus, "epochs", epochs=3.0)
     with pytest.raises(ConfigError, match="warmup_steps: 500 is more than the"):
         trained(corpus, "warm", epochs=1.0, steps=600, warmup_steps=500)
+
+
+def test_a_training_keeps_the_steps_that_its_epochs_were_when_it_began(corpus: Path) -> None:
+    """Also where they would be others now, as of one that began when micro-batches were taken for full."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.training.run.mean_sentences", lambda *rest: float(TRAIN["micro_concepts"]))
+        trained(corpus, "begun", epochs=2.0, checkpoint_every=2)
+    store = Store(str(corpus.parent / "out"))
+    before = read_started(store, "train/begun")
+    take_back_to(corpus, "begun", before.settings.steps - 2)
+    shown = trained(corpus, "begun", epochs=2.0, checkpoint_every=2)
+    assert f"resuming from step {before.settings.steps - 2} of {before.settings.steps}" in shown
+    after = read_started(store, "train/begun")
+    assert after.settings.steps == before.settings.steps and after.pinned.digest == before.pinned.digest
+    trained(corpus, "begins-now", epochs=2.0)
+    assert read_started(store, "train/begins-now").settings.steps > before.settings.steps
+
+
+@pytest.mark.parametrize("micro_concepts", [16, 2_000, 200_000])
+def test_it_takes_few_sentences_to_tell_how_full_micro_batches_are(corpus: Path, micro_concepts: int) -> None:
+    """A small corpus is read thousands of times for a large one."""
+    index = make_index(Corpus(str(corpus.parent / "out")), SelectSettings())
+    packed: list[int] = []
+
+    def counted(buffers: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:
+        for plan in pack(buffers, most):
+            packed.append(sum(part.count for part in plan))
+            yield plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.training.data.order.pack", counted)
+        mean = mean_sentences(Sequences.of(index, "train"), 16, micro_concepts, 0)
+    assert mean == sum(packed) / len(packed) and micro_concepts - 16 < mean <= micro_concepts
+    assert len(packed) <= MEASURED and sum(packed) <= MEASURED_SENTENCES
 
 
 @pytest.mark.parametrize(
