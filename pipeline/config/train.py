@@ -40,7 +40,9 @@ class OtherCorpus(Settings):
     """Another corpus with the same encoder that is trained on as well."""
 
     path: str = meaning(min_length=1, description="folder of the corpus: any fsspec URL, or relative to the file")
-    weight: float = meaning(1.0, gt=0, description="how often its sentences are drawn, relative to their number")
+    weight: float = meaning(
+        1.0, gt=0, le=1e30, description="how often its sentences are drawn, relative to their number"
+    )
     select: SelectSettings | None = meaning(None, description="which sentences of that corpus are used")
 
 
@@ -163,6 +165,7 @@ class TrainSettings(Settings):
     micro_concepts: int = meaning(
         MICRO_CONCEPTS,
         ge=1,
+        le=10_000_000,
         description="the most sentences that a process computes at once (default: 2048, or batch_concepts if that is "
         "less). It must divide batch_concepts, and must not be less than the model's context. It decides "
         "the order of the data",
@@ -195,7 +198,7 @@ class TrainSettings(Settings):
         "the column `weight` of the section predictor)",
     )
     weight: float = meaning(
-        1.0, gt=0, description="how often sentences of this corpus are drawn, compared with those of `corpora`"
+        1.0, gt=0, le=1e30, description="how often sentences of this corpus are drawn, compared with those of `corpora`"
     )
     corpora: tuple[OtherCorpus, ...] = meaning((), description="other corpora to train on as well")
     answers: str | None = meaning(
@@ -259,7 +262,10 @@ class TrainSettings(Settings):
         False, description="start more processes than this machine has CPUs (from five on, and without GPUs)"
     )
     timeout_seconds: int = execution(
-        600, ge=10, description="a process that waits this long for another one takes it for lost, and fails"
+        600,
+        ge=10,
+        le=1_000_000_000,
+        description="a process that waits this long for another one takes it for lost, and fails",
     )
 
     @field_validator("trackers")

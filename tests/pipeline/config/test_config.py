@@ -259,3 +259,26 @@ def test_values_are_shown_by_their_beginning(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.name is \"nnn.*at most 100") as caught:
         load_config(write(tmp_path, GOOD), ["train.name=" + "n" * 300])
     assert "n" * 101 not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("lr", "1e300"),
+        ("min_lr", "1e300"),
+        ("eps", "1e300"),
+        ("weight_decay", "1e300"),
+        ("clip_norm", "1e300"),
+        ("weight", "1e300"),
+        ("epochs", "1e300"),
+        ("batch_concepts", "1000000000000"),
+        ("micro_concepts", "1000000000000"),
+        ("timeout_seconds", "1" + "0" * 16),
+    ],
+)
+def test_numbers_of_a_training_that_torch_or_memory_cannot_take_are_refused(
+    tmp_path: Path, setting: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"train\.{setting} is .*allowed: less than or equal to") as caught:
+        load_config(write(tmp_path, GOOD), ["scaler={}", f"train.{setting}={value}"])
+    assert "\n" not in str(caught.value)
