@@ -88,6 +88,7 @@ def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, mon
     assert refused.returncode == 2 and "--judge is for --split" in refused.stderr
     monkeypatch.setattr(coherence_judge, "LEAST_PAIRS", 20)
     monkeypatch.setattr(coherence_judge, "HELD_OUT", 4)
+    monkeypatch.setattr(coherence_judge, "STEPS", 100)
     place, shown = tmp_path / "scores.csv", io.StringIO()
     options = GenerateOptions(
         "plain", split="train", documents=3, prompt_sentences=4, sentences=5, scores=str(place), judge=True
