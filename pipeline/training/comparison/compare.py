@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -110,9 +110,7 @@ class _Comparison:
         if settings.split not in SPLITS:
             raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
         _ = self.held, self.results
-        for row in settings.trained:
-            self._check_row(row)
-        others = [said for row in settings.trained for seed in settings.seeds if (said := self._of_others(row, seed))]
+        others = [folder for row in settings.trained for folder in self._of_others(row, self._checked(row))]
         if others:
             raise ConfigError(
                 f"{self.science.section}: the corpus has changed since these were trained, so that they would be "
@@ -120,13 +118,15 @@ class _Comparison:
                 "are trained again, or give train.name another name"
             )
 
-    def _check_row(self, row: str) -> None:
-        """Raise `ConfigError` or `CorpusError` for what a row is to be trained on, and cannot be."""
+    def _checked(self, row: str) -> Index:
+        """Return what a row is to be trained on. Raises `ConfigError` or `CorpusError` if it cannot be."""
         config = self.science.config(row, self.science.settings.seeds[0])
         assert config.train is not None
         try:
-            selected = config.select or SelectSettings()
-            index = make_index(Corpus(config.output), selected, answers=config.train.answers, origin="select")
+            index = make_index(
+                Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
+                plans=config.train.plans, origin="select",
+            )  # fmt: skip
             check_columns(index, config.train.weights, config.train.card.quantised)
             if (index.about.encoder, index.dim) != (self.index.about.encoder, self.index.dim):
                 raise ConfigError(
@@ -136,20 +136,16 @@ class _Comparison:
                 )
         except (ConfigError, CorpusError) as error:
             raise type(error)(f"{self.science.section}.{row}: {error}") from error
+        return index
 
-    def _of_others(self, row: str, seed: int) -> str:
-        """Return the folder of a training that learned from another index than its row would now, or ""."""
-        config = self.science.config(row, seed)
-        assert config.train is not None
-        store, run = Store(config.output), config.train.folder
-        if not store.exists(f"{run}/{RECORD}"):
-            return ""
-        index = make_index(
-            Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
-            plans=config.train.plans, origin="select",
-        )  # fmt: skip
-        theirs = read_started(store, run).pinned.indexes[0].digest
-        return "" if theirs == index.digest else f"{store.url}/{run}"
+    def _of_others(self, row: str, index: Index) -> Iterator[str]:
+        """Yield the folders of trainings of a row that learned from another index than this one."""
+        for seed in self.science.settings.seeds:
+            config = self.science.config(row, seed)
+            assert config.train is not None
+            store, run = Store(config.output), config.train.folder
+            if store.exists(f"{run}/{RECORD}") and read_started(store, run).pinned.indexes[0].digest != index.digest:
+                yield f"{store.url}/{run}"
 
     def all(self) -> None:
         settings = self.science.settings

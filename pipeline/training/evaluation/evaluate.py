@@ -139,8 +139,7 @@ def evaluate(
     held, shorter = fitting(
         index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
     )
-    if options.split != "train":
-        held, _ = without_seen(console, index, options.split, held, trained)
+    held, _ = without_seen(console, index, options.split, held, trained)
     if shorter < context:
         console.print(
             f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",

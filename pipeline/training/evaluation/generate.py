@@ -173,9 +173,8 @@ def _of_documents(
         most = given + max(_limits([given], options))
         held = beginnings(index, split, documents=options.documents, least=given + 1, most=most)
         sizes = [given] * len(held.ids)
-    if split != "train":
-        held, left_out = without_seen(console, index, split, held, [trained])
-        sizes = [size for size, out in zip(sizes, left_out, strict=True) if not out]
+    held, left_out = without_seen(console, index, split, held, [trained])
+    sizes = [size for size, out in zip(sizes, left_out, strict=True) if not out]
     starts = held.starts.tolist()
     prompts = [
         _Prompt(

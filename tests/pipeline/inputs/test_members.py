@@ -120,6 +120,10 @@ def test_padding_between_members_belongs_to_no_chunk(tmp_path: Path, ending: str
         one = settings(tmp_path)
         chunks = plan_chunks(one, LENGTH, PACKABLE)
         assert ids(items(one, chunks)) == [f"{n}" for n in range(300)]
+    first, second = (COMPRESS[ending](line + b"\n") for line in lines(2))
+    (tmp_path / f"in/a.jsonl.{ending}").write_bytes(first + bytes(4) + b"what is this?" + second)
+    read, broken = items(one, plan_chunks(one, LENGTH, PACKABLE))
+    assert isinstance(read, Document) and isinstance(broken, Rejected) and broken.reason == "unreadable"
 
 
 @pytest.mark.parametrize("ending", COMPRESS)

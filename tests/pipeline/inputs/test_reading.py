@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,19 +83,6 @@ def test_a_file_cut_off_in_its_second_member_is_broken(tmp_path: Path, suffix: s
 def test_zero_padding_after_gzip_is_no_document(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text":"a"}\n') + bytes(512))
     assert texts(read_all(entry(tmp_path))) == ["a"]
-
-
-@pytest.mark.parametrize(("suffix", "compress", "padding"), [(".gz", gzip.compress, 512), (".xz", lzma.compress, 4)])
-def test_zero_padding_between_streams_is_no_end(
-    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes], padding: int
-) -> None:
-    streams = [compress(b'{"text":"%d"}\n' % number) for number in range(300)]
-    for zeros in (padding, 40 * padding):
-        (tmp_path / f"a.jsonl{suffix}").write_bytes(bytes(zeros).join(streams) + bytes(padding))
-        assert texts(read_all(entry(tmp_path))) == [str(number) for number in range(300)]
-    (tmp_path / f"a.jsonl{suffix}").write_bytes(streams[0] + bytes(padding) + b"what is this?" + streams[1])
-    records = read_all(entry(tmp_path))
-    assert only_rejected(records).reason == "unreadable" and texts(records[:1]) == ["0"]
 
 
 def test_bom_crlf_and_a_last_line_without_newline(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from pipeline.training.evaluation.sweep import sweeps_of
 from pipeline.training.evaluation.table import ResultRow, show
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model, save_model
-from pipeline.training.record import RECORD, PinnedIndex
+from pipeline.training.record import RECORD
 from pipeline.training.status import SCALER
 from stages.lcm.model import Sampling
 from stages.lcm.text_metrics import rouge_l
@@ -56,37 +56,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @pytest.fixture(scope="module")
 def index(corpus: Corpus) -> Index:
     return make_index(corpus, SelectSettings())
-
-
-def test_documents_that_a_model_was_trained_on_are_left_out(tmp_path: Path) -> None:
-    """The split has changed since, so that some of them are in the split test now."""
-    corpus = make_corpus(tmp_path, {"validation": 0.1, "test": 0.2})
-    began = make_index(corpus, SelectSettings())
-    pinned = [PinnedIndex(url="", digest=began.digest, weight=1.0)]
-    write_model(corpus, "of-then", CARDS["base"], indexes=pinned)
-    write_model(corpus, "of-nobody", CARDS["base"])
-    trained_on = set(held_out(began, "train", max_sentences=CONTEXT, sentences=10**6).ids)
-    corpus = make_corpus(tmp_path, {"validation": 0.1, "test": 0.7})
-    index = make_index(corpus, SelectSettings())
-    held = held_out(index, "test", max_sentences=CONTEXT, sentences=10**6)
-    seen = trained_on & set(held.ids)
-    assert seen and set(held.ids) - seen
-
-    def evaluated(name: str) -> tuple[str, int]:
-        told = io.StringIO()
-        options = EvaluateOptions((name,), "test", 10**6, "l2")
-        rows = evaluate(Console(file=told, width=500), corpus, options, lambda: "cpu", lambda: index)
-        return told.getvalue(), rows[name].figures["l2"].sentences
-
-    shown = {name: evaluated(name) for name in ("of-then", "of-nobody")}
-    assert f"left out: {len(seen)} documents of the split test on which of-then was trained" in shown["of-then"][0]
-    assert "left out" not in shown["of-nobody"][0]
-    fewer = held.without([one in seen for one in held.ids])
-    assert set(fewer.ids) == set(held.ids) - seen and len(fewer.texts) == len(fewer.embeddings) == fewer.lengths.sum()
-    assert [shown[name][1] for name in ("of-then", "of-nobody")] == [len(fewer.judged), len(held.judged)]
-    for path in began.parts["documents"].to_pylist():
-        corpus.store.delete(path)
-    assert "that are gone or damaged" in evaluated("of-then")[0]
 
 
 def test_figures_do_not_depend_on_which_model_comes_first(tmp_path: Path) -> None:
@@ -474,7 +443,7 @@ def check_sweep(corpus: Corpus, sweeps: dict[str, tuple[float, ...]]) -> None:
     assert float(lines[2]["mean"]) == pytest.approx(rows[swept[1]].figures["l2"].mean, rel=1e-5)
     plot = corpus.store.read("train/two-tower/evaluation/test-sweep.svg").decode()
     assert "guidance" in plot and "initial_noise" in plot
-    of_table = json.loads(corpus.store.read("train/two-tower/evaluation/test.json"))
+    of_table = json.loads(corpus.store.read("train/two-tower/evaluation/test-sampled.json"))
     assert next(iter(of_table["models"])) == "two-tower"  # that of the last one without a sweep
 
 

@@ -1,0 +1,46 @@
+"""Held-out documents that a model was trained on are left out."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from pipeline.config.select import SelectSettings
+from pipeline.training.data.index import make_index
+from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate
+from pipeline.training.evaluation.held_out import held_out
+from pipeline.training.record import PinnedIndex
+from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
+
+
+def test_documents_that_a_model_was_trained_on_are_left_out(tmp_path: Path) -> None:
+    """The split has changed since, so that some of them are in the split test now."""
+    corpus = make_corpus(tmp_path, {"validation": 0.1, "test": 0.2})
+    began = make_index(corpus, SelectSettings())
+    pinned = [PinnedIndex(url="", digest=began.digest, weight=1.0)]
+    write_model(corpus, "of-then", CARDS["base"], indexes=pinned)
+    write_model(corpus, "of-nobody", CARDS["base"])
+    trained_on = set(held_out(began, "train", max_sentences=CONTEXT, sentences=10**6).ids)
+    corpus = make_corpus(tmp_path, {"validation": 0.1, "test": 0.7})
+    index = make_index(corpus, SelectSettings())
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=10**6)
+    seen = trained_on & set(held.ids)
+    assert seen and set(held.ids) - seen
+
+    def evaluated(name: str) -> tuple[str, int]:
+        told = io.StringIO()
+        options = EvaluateOptions((name,), "test", 10**6, "l2")
+        rows = evaluate(Console(file=told, width=500), corpus, options, lambda: "cpu", lambda: index)
+        return told.getvalue(), rows[name].figures["l2"].sentences
+
+    shown = {name: evaluated(name) for name in ("of-then", "of-nobody")}
+    assert f"left out: {len(seen)} documents of the split test on which of-then was trained" in shown["of-then"][0]
+    assert "left out" not in shown["of-nobody"][0]
+    fewer = held.without([one in seen for one in held.ids])
+    assert set(fewer.ids) == set(held.ids) - seen and len(fewer.texts) == len(fewer.embeddings) == fewer.lengths.sum()
+    assert [shown[name][1] for name in ("of-then", "of-nobody")] == [len(fewer.judged), len(held.judged)]
+    for path in began.parts["documents"].to_pylist():
+        corpus.store.delete(path)
+    assert "files of what it was trained on are gone or damaged" in evaluated("of-then")[0]
