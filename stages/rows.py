@@ -18,7 +18,7 @@ from torch import Tensor
 FEW = 4  # rows: with fewer, MKL takes other kernels on AMD's CPUs, whatever MKL_CBWR says
 STEPS = (FEW, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048)  # numbers of rows that products are filled up to
 MANY, MANY_OF_SHORT = 2304, 300  # rows that others are compared with
-SHORT = 256  # numbers of a row that are added up in one piece, as far as was seen: few rows will show if they are not
+SHORT = 256  # numbers of a row: so few are added up in one piece, as far as was seen, and few rows tell if not
 MOST_COLUMNS, MOST_OF_SHORT = 8192, 256  # of the result; those of a vocabulary would take seconds
 
 
