@@ -185,9 +185,24 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
         return reject("invalid JSON", _not_json(error))
     if not isinstance(values, dict):
         return reject("not a JSON object", f"the line is {short(values)}; write one object per line: {{…}}")
-    if isinstance(values, _Twice) and (twice := values.twice.intersection(maker.columns)):
+    if twice := _repeated(values, maker.columns):
         return reject(DUPLICATE_KEY, f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
     return maker.make(values, line.offset, line.raw, line.number)
+
+
+def _repeated(values: dict[str, Any], columns: Sequence[str]) -> set[str]:
+    """Return which of these columns a record has twice, and the paths of keys that objects inside them have twice."""
+    found = set(values.twice.intersection(columns)) if isinstance(values, _Twice) else set()
+    inside = [(name, values[name]) for name in columns if isinstance(values.get(name), list | dict)]
+    while inside:
+        path, value = inside.pop()
+        if isinstance(value, _Twice):
+            found.update(f"{path}.{key}" for key in value.twice)
+        below = value.items() if isinstance(value, dict) else [(None, one) for one in value]
+        inside.extend(
+            (path if key is None else f"{path}.{key}", one) for key, one in below if isinstance(one, list | dict)
+        )
+    return found
 
 
 def _not_json(error: Exception) -> str:
