@@ -51,13 +51,18 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
 
 
 def _training(store: Store, plan: Plan) -> FurtherWork:
-    from pipeline.training.record import RECORD, changed_since  # their records take milliseconds, and few plans train
+    # Their records take milliseconds, and few plans train.
+    from pipeline.training.record import RECORD, changed_since, check_initial_weights
     from pipeline.training.status import training_in_words, training_status
 
     settings = plan.config.train
     assert settings
     what = f"{settings.model} in {settings.folder}"
     if not store.exists(f"{settings.folder}/{RECORD}"):
+        try:
+            check_initial_weights(plan.config)
+        except (ConfigError, CorpusError, CardError) as error:
+            return FurtherWork("train", f"{what}: {error}", refused=True)
         length = f"{settings.steps} steps" if settings.epochs is None else f"{settings.epochs:g} epochs"
         return FurtherWork("train", f"{what}: not begun, {length}", left=True)
     status = training_status(store, settings.folder)

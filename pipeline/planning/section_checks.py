@@ -32,7 +32,7 @@ from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from pipeline.storage.store import Store
 from stages.cards import CardError
-from stages.lcm.card import load_lcm_card
+from stages.lcm.card import load_lcm_card, trained_lcms
 
 SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
@@ -314,10 +314,11 @@ def _files(config: RunConfig) -> Iterator[Problem]:
                 (f"{section}.file {file} does not exist; give the path of a file in a corpus's fits/, or leave it out"),
             )
     first = config.train.init_from if config.train else None
-    if first and not is_remote(first) and not Path(first).exists():
+    if first and first not in (ships := trained_lcms()) and not is_remote(first) and not Path(first).exists():
         yield (
             ("train", "init_from"),
-            (f"train.init_from {first} does not exist; give the folder of a trained model, …/train/NAME"),
+            f"train.init_from {first} does not exist; give the folder of a trained model, …/train/NAME, or one that "
+            f"ships: {', '.join(ships)}",
         )
 
 

@@ -50,7 +50,7 @@ from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
 from pipeline.training.record import RECORD as TRAINING
-from pipeline.training.record import changed_since, refuse
+from pipeline.training.record import changed_since, check_initial_weights, refuse
 from pipeline.training.status import training_status
 
 Launch = Callable[[Plan, str], Iterator[Event]]  # plan, folder of the run → events
@@ -109,13 +109,17 @@ def run(console: Console, config: RunConfig, options: RunOptions, backend: Backe
 
 
 def _check_training(config: RunConfig) -> None:
-    """Raise `ConfigError` before any work if the training was begun with other settings."""
+    """Raise `ConfigError` before any work if the training was begun with other settings, or would begin with the
+    weights of another model.
+    """
     store = Store(config.output)
     assert config.train
     folder = config.train.folder
     with contextlib.suppress(CorpusError):  # of damaged records, which the training itself reports
         if store.exists(f"{folder}/{TRAINING}") and training_status(store, folder).holds_model:
             refuse(folder, changed_since(store, config))
+            return
+    check_initial_weights(config)
 
 
 def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, backend: Backend) -> str | None:

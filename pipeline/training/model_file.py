@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -34,11 +33,11 @@ from pipeline.storage.records import read_json, said_of, sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.distributed import WrappedModel
-from pipeline.training.record import RECORD, Pinned, read_started
+from pipeline.training.record import RECORD, Pinned, located, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
-from stages.lcm.card import LcmCard, trained_lcms
+from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
@@ -130,19 +129,6 @@ def _changed(store: Store, run: str, path: str) -> CorpusError:
 def _remedy(store: Store, run: str, again: str) -> str:
     """Return how a damaged file is made again; a model without its corpus is exported."""
     return EXPORTED if store.exists(f"{run}/{TEXT}") else again
-
-
-def located(place: str) -> tuple[Store, str]:
-    """Split the folder …/train/NAME of a model into a corpus and a training in it.
-
-    place: a path or any fsspec URL, or the name of a model that ships.
-    """
-    place = trained_lcms().get(place, place)
-    if "://" not in place:
-        place = str(Path(place).expanduser().absolute())
-    url, _, name = place.rstrip("/").rpartition("/")
-    url, _, folder = url.rpartition("/")
-    return Store(url), f"{folder}/{name}"
 
 
 def model_header(store: Store, run: str) -> ModelHeader:

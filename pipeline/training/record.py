@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
@@ -12,7 +13,8 @@ from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
-from stages.lcm.card import LcmCard
+from pipeline.training.status import MODEL
+from stages.lcm.card import LcmCard, trained_lcms
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
@@ -76,6 +78,32 @@ class Pinned(BaseModel):
         lacking = {name for name in ("decoder", "tokenizer") if getattr(self, name) is None}  # as before there were any
         return fingerprint(self.model_dump(mode="json", exclude=lacking))
 
+    @property
+    def weights_are_for(self) -> dict[str, Any]:
+        """What weights depend on besides the scaler, which comes with them."""
+        return {
+            "model": _architecture(self.card),
+            "encoder": self.encoder,
+            "dim": self.dim,
+            "codebooks": (self.codebooks or {}).get("content"),
+            "tokenizer": None if self.tokenizer is None else self.tokenizer.digest,
+        }
+
+
+def _architecture(card: dict[str, Any]) -> dict[str, Any]:
+    """Return what weights depend on of a card."""
+    words = ("name", "description", "licence", "contrastive", "sonar_llm", "token_lm")
+    found = {key: value for key, value in card.items() if key not in words}
+    if found.get("objective") == "sonar-llm":
+        del found["objective"]  # the weights are Base-LCM's
+    return found | {"contrastive.keys": (card.get("contrastive") or {}).get("keys")}
+
+
+class _Described(BaseModel):
+    """What `run.json` and `model.json` both say."""
+
+    pinned: Pinned
+
 
 class Started(BaseModel):
     """The record of a training, run.json: what it is pinned to, and the settings of its latest start.
@@ -112,6 +140,51 @@ def refuse(folder: str, changed: Sequence[str]) -> None:
         raise ConfigError(
             f"{folder} was begun with other settings: {'; '.join(changed)}. Restore them to go on with it; give "
             "train.name another name for a second training beside it, or start it over with --fresh"
+        )
+
+
+def located(place: str) -> tuple[Store, str]:
+    """Split the folder …/train/NAME of a model into a corpus and a training in it.
+
+    place: a path or any fsspec URL, or the name of a model that ships.
+    """
+    place = trained_lcms().get(place, place)
+    if "://" not in place:
+        place = str(Path(place).expanduser().absolute())
+    url, _, name = place.rstrip("/").rpartition("/")
+    url, _, folder = url.rpartition("/")
+    return Store(url), f"{folder}/{name}"
+
+
+def check_initial_weights(config: RunConfig) -> None:
+    """Raise `ConfigError` if a training would begin with the weights of another model, as far as it is known before
+    any work: by its card and its encoder.
+    """
+    assert config.train
+    if config.train.init_from is None:
+        return
+    store, run = located(config.train.init_from)
+    path = f"{run}/{MODEL}" if store.exists(f"{run}/{MODEL}") else f"{run}/{RECORD}"
+    theirs = read_json(store, path, _Described, "train.init_from: give the folder of a trained model, …/train/NAME")
+    ours = {"model": _architecture(config.train.card.recorded()), "encoder": encoder_of(config)}
+    check_weights(config.train.init_from, theirs.pinned, ours)
+
+
+def check_weights(place: str, theirs: Pinned, ours: dict[str, Any]) -> None:
+    """Raise `ConfigError` if the weights that a training begins with are another model's.
+
+    Args:
+        place: where they are, as it is set.
+        theirs: what the training that made them was pinned to.
+        ours: what is known of `Pinned.weights_are_for` of the training that begins.
+    """
+    there, here = theirs.weights_are_for, dict(ours)
+    if "own_attention" not in theirs.card:  # of full attention, only the values are used
+        here["model"] = {key: value for key, value in ours["model"].items() if key != "own_attention"}
+    if other := changes({key: there[key] for key in here}, here):
+        raise ConfigError(
+            f"train.init_from: {place} is another model, of the card {theirs.card.get('name')}: {'; '.join(other)} "
+            "(there → here); name one of the same card, encoder and codebooks, or leave it out"
         )
 
 

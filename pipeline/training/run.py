@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 
@@ -40,10 +39,11 @@ from pipeline.training.record import (
     Started,
     as_begun,
     asked,
-    changes,
+    check_weights,
     continues_full_attention,
     differences,
     encoder_of,
+    located,
     read_started,
     refuse,
     write_started,
@@ -301,37 +301,11 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
     """Return the corpus's scaler, or that of the initial weights. Raises `ConfigError` if these do not fit."""
     if not settings.init_from:
         return read_artifact(store, FitRef(**pinned.scaler))
-    from pipeline.training.model_file import (
-        located,  # torch
-        model_header,
-    )
+    from pipeline.training.model_file import model_header  # torch
 
-    place = located(settings.init_from)
-    theirs = model_header(*place).pinned
-    ours = _as_begun(pinned)
-    if "own_attention" not in theirs.card:
-        ours["model"].pop("own_attention", None)  # of full attention, only the values are used
-    other = changes(_as_begun(theirs), ours)
-    if other:
-        raise ConfigError(
-            f"train.init_from: {settings.init_from} is another model: {'; '.join(other)} (there → here); name one of "
-            "the same card, encoder and codebooks, or leave it out"
-        )
-    there, run = place
+    there, run = located(settings.init_from)
+    check_weights(settings.init_from, model_header(there, run).pinned, pinned.weights_are_for)
     return there.read(f"{run}/{SCALER}")
-
-
-def _as_begun(pinned: Pinned) -> dict[str, Any]:
-    """Return what weights depend on besides the scaler, which comes with them."""
-    words = ("name", "description", "licence", "contrastive", "sonar_llm", "token_lm")
-    card = {key: value for key, value in pinned.card.items() if key not in words}
-    if card.get("objective") == "sonar-llm":
-        del card["objective"]  # the weights are Base-LCM's
-    card["contrastive.keys"] = (pinned.card.get("contrastive") or {}).get("keys")
-    codebooks = (pinned.codebooks or {}).get("content")
-    tokenizer = None if pinned.tokenizer is None else pinned.tokenizer.digest
-    begun = {"model": card, "encoder": pinned.encoder, "dim": pinned.dim, "codebooks": codebooks}
-    return begun | {"tokenizer": tokenizer}
 
 
 def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:

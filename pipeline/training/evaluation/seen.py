@@ -21,7 +21,7 @@ from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.trained import Trained
-from pipeline.training.model_file import located
+from pipeline.training.record import located
 
 COLUMNS = ["doc_id", "text_hash", "split"]
 

@@ -13,8 +13,8 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.table import SweptValue
-from pipeline.training.model_file import ModelHeader, load_model, located
-from pipeline.training.record import RECORD, read_started
+from pipeline.training.model_file import ModelHeader, load_model
+from pipeline.training.record import RECORD, located, read_started
 from pipeline.training.status import training_statuses
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.card import options_of, trained_lcms

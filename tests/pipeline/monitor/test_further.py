@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.conftest import MakeConfig, sample_documents, write_jsonl
+from tests.conftest import TINY_CARD, MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.trainings import TRAIN, make_corpus, trained
 
@@ -29,6 +30,30 @@ def test_fits_and_report(make_config: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "out/report/index.html").unlink()
     lost = pipeline("plan", path)
     assert "report/index.html is written" in lost.stdout and "Nothing to do" not in lost.stdout
+
+
+def test_weights_of_another_model_are_refused_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:
+    """`init_from` may also name a model that ships; its card ships too."""
+
+    def with_weights(encoder: str, model: str, init_from: str = "lcm-tiny-books") -> Path:
+        train = {"model": model, "init_from": init_from, "steps": 1, "validation_concepts": 0}
+        return make_config(**FITTED, train=train, encode={"model": encoder})
+
+    def refused(path: Path) -> str:
+        planned, done = pipeline("plan", path), pipeline("run", path)
+        assert done.returncode == 2 and not (tmp_path / "out").exists(), said(done)
+        assert planned.returncode == 0 and "train.init_from: lcm-tiny-books is another model" in planned.stdout
+        return done.stderr
+
+    planned = pipeline("plan", with_weights("sonar-tiny", "lcm-two-tower-books"))
+    assert "train: lcm-two-tower-books in train/lcm-two-tower-books: not begun, 1 step" in planned.stdout
+    assert "of the card lcm-two-tower-books: model.model_dim 256 → 128" in refused(
+        with_weights("sonar-tiny", "lcm-two-tower-tiny")
+    )
+    assert re.search("encoder [0-9a-f]+ → [0-9a-f]+ ", refused(with_weights(str(TINY_CARD), "lcm-two-tower-books")))
+    unknown = pipeline("run", with_weights("sonar-tiny", "lcm-two-tower-books", "lcm-tiny-boks"))
+    assert unknown.returncode == 2 and "lcm-tiny-boks does not exist" in unknown.stderr
+    assert "or one that ships: lcm-tiny-books" in unknown.stderr
 
 
 @pytest.mark.slow
