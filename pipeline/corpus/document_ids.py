@@ -141,13 +141,18 @@ def check_ids(store: Store, path: str) -> None:
             opened.read(use_threads=False)
 
 
+def records_of_duplicates(store: Store) -> list[str]:
+    """Return the paths of all records of documents that are left out."""
+    return [path for path in store.find(FOLDER) if path.startswith(f"{FOLDER}/{_RECORD}")]
+
+
 def find_record(store: Store, digest: str) -> str:
     """Return the record of exactly these inputs.
 
     If there is none, return the newest one, which is right for most documents; if there is none at all, return an empty
     string.
     """
-    records = [path for path in store.find(FOLDER) if path.startswith(f"{FOLDER}/{_RECORD}")]
+    records = records_of_duplicates(store)
     exact = [path for path in records if path.endswith(f"-{digest}.parquet")]
     return max(exact or records, default="")
 

@@ -15,8 +15,8 @@ import itertools
 import secrets
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -33,6 +33,7 @@ from pipeline.corpus.document_ids import (
     SCHEMA,
     find_record,
     opened_sorted_run,
+    records_of_duplicates,
     sorted_rows,
     sorted_run_of_ids,
     sorted_runs_of_ids,
@@ -103,6 +104,24 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
         tell(f"ids: {counted(pc.sum(later['count']).as_py(), 'document')} left out, whose ids earlier documents have")
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{digest}"
     return with_duplicates(config, write_duplicates(store, name, rows))
+
+
+def forget_ids(store: Store, config: RunConfig, chunks: Sequence[Chunk]) -> None:
+    """Delete what was read of the ids of these chunks, and all records of what is left out, so that ids are read and
+    compared again.
+
+    Args:
+        store: the corpus.
+        config: the configuration of the run.
+        chunks: the chunks, which may hold other documents now than their stamps say.
+    """
+    if not compares_ids(config) or not chunks:
+        return
+    stamps = [replace(one, stamp=stamp) for one in chunks for stamp in {one.stamp, one.current or one.stamp}]
+    keys, _ = compared_digest(config, compared_chunks(config, ChunkTable.of(stamps)))
+    read = [run.path for run in _sorted_runs(store) if not set(keys).isdisjoint(run.chunks)]
+    for path in [*records_of_duplicates(store), *read]:
+        store.delete(path)
 
 
 def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -3,7 +3,9 @@
 Receipts are never changed, so those of such chunks and of the segmentation of their parts are deleted, and a run does
 the rest: parts that come out the same are recognised by the digests of their columns and keep their embeddings and
 scores, others get new ones. The chunk's receipt is deleted last: a retry that was interrupted is continued where it
-stopped. Cost: that of a plan, and of segmenting those chunks.
+stopped. What was compared over the whole corpus (ids, duplicates) is deleted before them, and is compared again: the
+fingerprint of a chunk does not tell that a retry brought another document in. Cost: that of a plan, of segmenting those
+chunks, and of these comparisons.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState
 from pipeline.planning.plan import make_plan
+from pipeline.run.compare_ids import forget_ids
 from pipeline.run.options import RunOptions
 from pipeline.run.run import Backend, run
 from pipeline.storage import layout
 from pipeline.storage.store import Store
+from stages.duplicates.settings import DuplicatesSettings, NearDuplicatesSettings, SemanticDuplicatesSettings
 
 
 def retry(console: Console, config: RunConfig, reason: str | None, options: RunOptions, backend: Backend) -> None:
@@ -49,13 +53,18 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
     store = Store(config.output)
     check_corpus(store)
     with locked(store, "retry", backend.jobs_alive):
-        receipts = _receipts(store, make_plan(config).chunks)
+        plan = make_plan(config)
+        receipts = _receipts(store, plan.chunks)
         before = _reasons(receipts)
         if reason is not None and reason not in before:
             known = ", ".join(sorted(before)) or "none at all"
             raise ConfigError(f"--reason {reason}: no record is quarantined for this reason; reasons are: {known}")
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
-        forget(store, {one.chunk for one in again})
+        chunks = {one.chunk for one in again}
+        forget_ids(store, config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
+        wide = _corpus_wide(store) if again else []
+        forget(store, chunks | {layout.data_owner(path)[0].partition("-")[0] for path in wide})
+        in_parallel(store.delete, wide)
         in_parallel(lambda receipt: _forget(store, receipt), again)
     records = sum(sum(one.quarantined.values()) for one in again)
     console.print(
@@ -88,6 +97,12 @@ def _receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
         ):
             newest[receipt.chunk] = receipt
     return found + list(newest.values())
+
+
+def _corpus_wide(store: Store) -> list[str]:
+    """Return the paths of the receipts of all stages that compare the whole corpus."""
+    stages = (DuplicatesSettings, NearDuplicatesSettings, SemanticDuplicatesSettings)
+    return [path for stage in stages for path in store.find(f"receipts/{stage.name}")]
 
 
 def _reasons(receipts: Sequence[ChunkReceipt]) -> Counter[str]:
