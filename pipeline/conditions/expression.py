@@ -56,7 +56,7 @@ def parse(
     text: str,
     columns: Mapping[str, pa.DataType],
     origin: str = "--where",
-    absent: Collection[str] = (),
+    absent: Mapping[str, str] | None = None,
     kept: Collection[str] = (),
 ) -> Condition:
     """Parse a condition on the given columns.
@@ -65,7 +65,7 @@ def parse(
         text: the condition, such as `autobleu >= 90 and lang = 'eng_Latn'`.
         columns: name → type of the columns that a condition may name.
         origin: the option or setting that holds the text, for messages.
-        absent: columns that do not exist yet, because their stage has not run, for messages.
+        absent: columns that do not exist yet, and what makes each, for messages.
         kept: columns of inputs, whose types can be declared, for messages.
 
     Returns:
@@ -74,7 +74,7 @@ def parse(
     Raises:
         ExpressionError: for a syntax error, an unknown column, or a test that does not fit the column's type.
     """
-    node = _Parser(ConditionTokens(text, origin), columns, absent, kept).whole()
+    node = _Parser(ConditionTokens(text, origin), columns, absent or {}, kept).whole()
     clauses = tuple(
         Clause(text[one.start : one.end], one.columns, one.null_columns, one.expression, one.memberships)
         for one in node.conjuncts or (node,)
@@ -119,7 +119,7 @@ class _Parser:
         self,
         tokens: ConditionTokens,
         columns: Mapping[str, pa.DataType],
-        absent: Collection[str],
+        absent: Mapping[str, str],
         kept: Collection[str],
     ) -> None:
         self._tokens, self._columns, self._absent, self._kept = tokens, _places(columns), absent, kept
@@ -312,7 +312,7 @@ class _Parser:
             near = difflib.get_close_matches(token.value, self._columns, n=3, cutoff=0.6)
             hint = f"did you mean {' or '.join(near)}?" if near else "text stands in quotes"
             if token.value in self._absent:
-                hint = "its stage has not run on all parts: pipeline run does that"
+                hint = self._absent[token.value]
             columns = [name for name, one in self._columns.items() if len(one.path) == 1]
             self._fail(token, f"there is no column {token.value}; {hint}", f"columns: {', '.join(columns)}")
         return place

@@ -133,7 +133,10 @@ class Corpus:
         """
         types = {column.name: column.type for column in self.catalogue.values()}
         kept = kept_names(self.chunks.columns)
-        return parse(text, types, origin, absent=set(ROW_COLUMNS) - set(types), kept=kept)
+        absent = dict.fromkeys(
+            set(ROW_COLUMNS) - set(types), "its stage has not run on all parts: pipeline run does that"
+        )
+        return parse(text, types, origin, absent=absent, kept=kept)
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
         """Return columns side by side (all row columns, if none is named).

@@ -21,7 +21,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.config.stages import FITS
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fits import freeze
-from pipeline.corpus.part_reader import ROW_COLUMNS, Column, columns_of
+from pipeline.corpus.part_reader import Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.samples import COUNTED, RecordSample
@@ -36,6 +36,18 @@ from stages.lcm.card import load_lcm_card, trained_lcms
 
 SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
+_SECTIONS = {  # family of columns → the section that makes it
+    "language": "language: {}", "noise": "noise: {}", "hashes": "duplicates: {}", "duplicates": "duplicates: {}",
+    "minhash": "duplicates: {near: {}}", "near-duplicates": "duplicates: {near: {}}",
+    "semantic-duplicates": "duplicates: {semantic: {}}", "embeddings": "encode: {}", "status": "encode: {}",
+    "autobleu": "autobleu: {}", "fragility": "fragility: {}", "fragility-predicted": "predictor: {}",
+    "codes": "rvq: {}",
+}  # fmt: skip
+_MADE_BY = {
+    name: f"add a section `{section}`, which makes it"
+    for family, section in _SECTIONS.items()
+    for name in layout.schema(family, width=1).names
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
     columns, sampled = _available(config, kept)
     types = {column.name: column.type for column in columns.values()}
     try:
-        condition = parse(select.where, types, "select.where", absent=set(ROW_COLUMNS) - set(types), kept=kept.types)
+        condition = parse(select.where, types, "select.where", absent=_MADE_BY, kept=kept.types)
     except ConfigError as error:
         yield keys, str(error)
         return

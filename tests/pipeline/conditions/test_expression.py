@@ -199,7 +199,7 @@ def test_clauses_columns_and_what_null_means() -> None:
 )
 def test_errors_show_the_place(text: str, words: str, place: str) -> None:
     with pytest.raises(ExpressionError) as caught:
-        parse(text, TYPES, origin="select", absent={"fragility"})
+        parse(text, TYPES, origin="select", absent={"fragility": "its stage has not run"})
     first, line, carets = str(caught.value).split("\n")[:3]
     assert first.startswith("select: ") and words in first
     assert line[carets.index("^") : carets.rindex("^") + 1].strip() == place

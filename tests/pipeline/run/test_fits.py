@@ -255,7 +255,9 @@ def test_a_selection_that_no_column_can_answer_is_said_before_anything_runs(make
     for where, message in (
         ("autoblue >= 30", "there is no column autoblue; did you mean autobleu"),
         ("autobleu >= 30 and", "expected a column"),
-        ("weight > 0.5", "there is no column weight; its stage has not run"),
+        ("weight > 0.5", "there is no column weight; add a section `predictor: {}`, which makes it"),
+        ({"preset": "fineweb"}, "no column doc_terminal_share; add a section `noise: {}`, which makes it"),
+        ("near_duplicate_of is null", r"add a section `duplicates: \{near: \{\}\}`, which makes it"),
     ):
         with pytest.raises(ConfigError, match=message):
             load_checked(make_config(select=where, autobleu={"sample": 1.0}))
