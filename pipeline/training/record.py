@@ -171,12 +171,15 @@ def check_initial_weights(config: RunConfig) -> None:
 
 
 def check_weights(place: str, theirs: Pinned, ours: dict[str, Any]) -> None:
-    """Raise `ConfigError` if the weights that a training begins with are another model's.
+    """Check that the weights that a training begins with are those of its model.
 
     Args:
         place: where they are, as it is set.
         theirs: what the training that made them was pinned to.
         ours: what is known of `Pinned.weights_are_for` of the training that begins.
+
+    Raises:
+        ConfigError: if they are another model's; it names what differs.
     """
     there, here = theirs.weights_are_for, dict(ours)
     if "own_attention" not in theirs.card:  # of full attention, only the values are used

@@ -74,8 +74,15 @@ class NoiseSettings(StageSettings):
     """
 
     name: ClassVar[str] = "noise"
-    version: ClassVar[int] = 1
-    reads: ClassVar[tuple[str, ...]] = ("sentences.text", "sentences.lang", "sentences.doc", "sentences.paragraph")
+    version: ClassVar[int] = 2
+    reads: ClassVar[tuple[str, ...]] = (
+        "sentences.text",
+        "sentences.lang",
+        "sentences.doc",
+        "sentences.paragraph",
+        "sentences.start",
+        "sentences.end",
+    )
     writes: ClassVar[tuple[str, ...]] = ("noise",)
 
     def artifacts(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ from stages.stage import Computed, HostStage
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 URL = r"(?:https?://|ftp://|www\.)\S+|\b[\w.+-]+@[\w-]+\.[\w.-]+"
 MARKUP = r"<[/!a-zA-Z][^<>]*>|&[a-zA-Z]+;|&#[0-9]+;|\[\[|\]\]|\{\{|\}\}|\\[a-zA-Z]+\{|```|\]\("
@@ -51,7 +52,9 @@ class Noise(HostStage):
         text, langs = part["sentences.text"].combine_chunks(), part["sentences.lang"].combine_chunks()
         doc = part["sentences.doc"].to_numpy().astype(np.int64)
         paragraph = part["sentences.paragraph"].to_numpy().astype(np.int64)
-        columns = _sentences(text, langs) | _documents(text, doc, paragraph)
+        apart = np.zeros(len(doc), np.bool_)  # whether white space is before the sentence
+        apart[1:] = part["sentences.start"].to_numpy()[1:] > part["sentences.end"].to_numpy()[:-1]
+        columns = _sentences(text, langs) | _documents(text, doc, paragraph, apart)
         return Computed({"noise": pa.table({name: pa.array(one, pa.float32()) for name, one in columns.items()})})
 
 
@@ -108,7 +111,7 @@ def characters_of(script: str) -> str | None:
     return rf"[{inside}]+" if inside else None
 
 
-def _documents(text: pa.Array, doc: Ints, paragraph: Ints) -> dict[str, Floats]:
+def _documents(text: pa.Array, doc: Ints, paragraph: Ints, apart: Flags) -> dict[str, Floats]:
     """Return the signals of documents, for each of their sentences."""
     _, of = np.unique(doc, return_inverse=True)
     documents = int(of.max()) + 1 if len(of) else 0
@@ -124,18 +127,22 @@ def _documents(text: pa.Array, doc: Ints, paragraph: Ints) -> dict[str, Floats]:
         "doc_alphabetic_share": _ratio(_totals(of, documents, _count(text, r"[^\s\p{L}]*\p{L}\S*")), word_count),
         "doc_stop_words": stop_words,
     }
-    found |= _lines(text, of, paragraph, documents) | _ngrams(text, of, documents)
+    found |= _lines(text, of, paragraph, apart, documents) | _ngrams(text, of, documents)
     return {name: values[of] for name, values in found.items()}
 
 
-def _lines(text: pa.Array, of: Ints, paragraph: Ints, documents: int) -> dict[str, Floats]:
-    """Return the signals of documents by paragraph, which stand for lines. `of`: the document of every sentence."""
+def _lines(text: pa.Array, of: Ints, paragraph: Ints, apart: Flags, documents: int) -> dict[str, Floats]:
+    """Return the signals of documents by paragraph, which stand for lines.
+
+    `of`: the document of every sentence; `apart`: whether white space is before it.
+    """
     new = np.ones(len(of), np.bool_)
     new[1:] = (of[1:] != of[:-1]) | (paragraph[1:] != paragraph[:-1])
     starts = np.flatnonzero(new)
     ends = np.append(starts[1:], len(of))[: len(starts)]
     owner = of[starts]
     chars = pc.utf8_length(text).to_numpy(zero_copy_only=False).astype(np.float64)
+    chars += apart & ~new  # a paragraph has the spaces between its sentences
     length = np.add.reduceat(chars, starts) if len(starts) else np.zeros(0)
     first, last = text.take(pa.array(starts)), text.take(pa.array(ends - 1))
     sentences = text.to_pylist()

@@ -26,13 +26,18 @@ def signals(
     docs: Sequence[int] | None = None,
     paragraphs: Sequence[int] | None = None,
     lang: str | Sequence[str] = "eng_Latn",
+    apart: int = 1,
 ) -> pa.Table:
+    """Return the signals of sentences that have `apart` characters of white space between them."""
+    ends = np.cumsum([len(text) + apart for text in texts], dtype=np.int32) - apart
     part = pa.table(
         {
             "sentences.text": pa.array(texts, pa.string()),
             "sentences.lang": pa.array([lang] * len(texts) if isinstance(lang, str) else lang, pa.string()),
             "sentences.doc": pa.array(docs or [0] * len(texts), pa.int32()),
             "sentences.paragraph": pa.array(paragraphs or list(range(len(texts))), pa.int32()),
+            "sentences.start": pa.array(ends - [len(text) for text in texts], pa.int32()),
+            "sentences.end": pa.array(ends, pa.int32()),
         }
     )
     table = whole(Noise(NoiseSettings()), part).families["noise"]
@@ -139,9 +144,24 @@ def test_lines_are_paragraphs() -> None:
     assert first["doc_terminal_share"] == pytest.approx(2 / 5) and first["doc_short_share"] == pytest.approx(4 / 5)
     assert first["doc_duplicate_line_share"] == pytest.approx(1 / 5)
     chars = [len(text) for text in texts]
-    assert first["doc_duplicate_line_chars"] == pytest.approx(4 / sum(chars))
+    assert first["doc_duplicate_line_chars"] == pytest.approx(4 / (sum(chars) + 1))  # a space inside the first line
     assert first["doc_words"] == sum(len(text.split()) for text in texts)
     assert table["doc_words"].to_pylist()[:6] == [first["doc_words"]] * 6 and table["doc_words"][6].as_py() == 2
+
+
+@pytest.mark.parametrize(
+    ("texts", "apart", "short"),
+    [
+        (["It is fifteen..", "And so is this."], 1, 0),  # 31 characters with the space between them
+        (["It is fifteen..", "And so is this."], 2, 0),  # white space is written as one space
+        (["It is fifteen..", "And so is this."], 0, 1),
+        (["It is fifteen..", "And so is thi."], 1, 1),
+    ],
+)
+def test_the_length_of_a_paragraph_has_the_spaces_between_its_sentences(
+    texts: list[str], apart: int, short: int
+) -> None:
+    assert signals(texts, paragraphs=[0, 0], apart=apart)["doc_short_share"][0].as_py() == short
 
 
 def test_a_part_without_rows_and_one_of_equal_sentences() -> None:

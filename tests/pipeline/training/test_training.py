@@ -309,7 +309,7 @@ def test_a_training_goes_on_with_the_own_attention_that_it_began_with(corpus: Pa
     trained(corpus, "values", model=str(newer), init_from=str(folder(corpus, "full-attention")), steps=1)
     card = load_model(str(folder(corpus, "values")))[1].card
     assert card.own_attention == "value"
-    with pytest.raises(ConfigError, match=r"is another model: model\.own_attention value → None"):
+    with pytest.raises(ConfigError, match=r"is another model, of the card [a-z-]+: model\.own_attention value → None"):
         trained(corpus, "x", model=full, init_from=str(folder(corpus, "values")))
 
 
@@ -435,7 +435,10 @@ def test_weights_begin_with_a_model_of_the_same_encoder_and_its_scaler(corpus: P
     assert scalers[0] == scalers[1]
     about = folder(corpus, "first") / "model.json"
     write_record(about, json.loads(re.sub(r'"encoder":"?\s*"\w+"', '"encoder": "0123"', about.read_text())))
-    with pytest.raises(ConfigError, match=r"init_from: .*first is another model: encoder 0123 → \w+ \(there → here"):
+    with pytest.raises(
+        ConfigError,
+        match=r"init_from: .*first is another model, of the card [a-z-]+: encoder 0123 → \w+ \(there → here",
+    ):
         trained(other, "third", init_from=str(folder(corpus, "first")))
 
 
@@ -482,7 +485,8 @@ def test_a_model_is_read_back(corpus: Path) -> None:
     assert scalers[0] == scalers[1]
     wide = str(write_card(corpus.parent, "wide", inner_dim=48))
     with pytest.raises(
-        ConfigError, match=r"init_from: .*kept is another model: model.inner_dim 32 → 48 \(there → here"
+        ConfigError,
+        match=r"init_from: .*kept is another model, of the card [a-z-]+: model.inner_dim 32 → 48 \(there → here",
     ):
         trained(corpus, "strange", model=wide, init_from=str(folder(corpus, "kept")))
     with pytest.raises(CorpusError, match=r"holds no trained model; those of this corpus: .*train/kept"):
