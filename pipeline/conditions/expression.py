@@ -65,7 +65,7 @@ def parse(
         text: the condition, such as `autobleu >= 90 and lang = 'eng_Latn'`.
         columns: name → type of the columns that a condition may name.
         origin: the option or setting that holds the text, for messages.
-        absent: columns that do not exist yet, and what makes each, for messages.
+        absent: columns that do not exist yet → what makes them, for messages.
         kept: columns of inputs, whose types can be declared, for messages.
 
     Returns:

@@ -248,4 +248,4 @@ def _hits(store: Store, path: str, wanted: pa.Array) -> pa.Table:
 
 
 def _chunk_of(path: str) -> str:
-    return layout.data_owner(path)[0].partition("-")[0]
+    return layout.part_owner(layout.data_owner(path)[0])

@@ -63,7 +63,7 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         chunks = {one.chunk for one in again}
         forget_ids(store, config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
         wide = _corpus_wide(store) if again else []
-        forget(store, chunks | {layout.data_owner(path)[0].partition("-")[0] for path in wide})
+        forget(store, chunks | {layout.part_owner(layout.data_owner(path)[0]) for path in wide})
         in_parallel(store.delete, wide)
         in_parallel(lambda receipt: _forget(store, receipt), again)
     records = sum(sum(one.quarantined.values()) for one in again)
