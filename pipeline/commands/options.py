@@ -230,7 +230,8 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
     with announced(notes, "checking the inputs"):
-        checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
+        without_pandas()
+    checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
     for text in checked.notices:
         err.print(f"Warning: {visible(text)}", style="yellow", markup=False, highlight=False)
     return checked

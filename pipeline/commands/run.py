@@ -290,6 +290,7 @@ def gate(
     from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.scheduler import schedule_phase as pass_gate
 
+    without_pandas()
     keep_to_given_cpus()
     with queued_again_when_away(out, patience):
         pass_gate(out, corpus, run, number, folder, lock)
@@ -301,6 +302,7 @@ def worker(corpus: str, phase: str, patience: Annotated[float | None, typer.Opti
     from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.task import Task
 
+    without_pandas()
     keep_to_given_cpus()
     with queued_again_when_away(out, patience):
         Task(out, corpus, phase).work()

@@ -13,9 +13,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.segment.characters import CODE_POINTS, code_points
+from stages.segment.characters import code_points
 
 Indices = NDArray[np.int64]
+CODE_POINTS = 0x110000
 BEGINS, JOINS = 1, 2  # what a character that may change does
 
 

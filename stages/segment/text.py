@@ -34,7 +34,7 @@ class Text:
         self.text = "\n".join([*documents, ""])
         self.edges: Indices = np.fromiter(accumulate((len(one) + 1 for one in documents), initial=0), np.int64)
         codes = code_points(self.text)
-        self.kind = classes()[codes]
+        self.kind = classes(codes)
         blank = (self.kind & BLANK) != 0
         self.ink: Indices = np.flatnonzero(~blank)
         self.gap: Flags = np.diff(self.ink, append=len(codes) + 1) > 1

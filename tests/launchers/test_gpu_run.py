@@ -14,7 +14,7 @@ import yaml
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training.status import read_metrics
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.one_gpu import environment
 from tests.support.runs import run
 from tests.support.trainings import CARD, TRAIN
@@ -34,6 +34,8 @@ SECTIONS: dict[str, Any] = {
 
 @pytest.mark.slow
 def test_a_run_and_a_training_on_a_gpu_are_those_of_the_cpu(make_config: MakeConfig, tmp_path: Path) -> None:
+    for name, count in (("libreoffice-eng", 4), ("libreoffice-deu", 2)):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", sample_documents(name, count))
     path = make_config(**SECTIONS)
     sections = yaml.safe_load(path.read_text())
     sections["encode"] |= FLOAT32

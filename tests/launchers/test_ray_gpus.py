@@ -84,7 +84,7 @@ def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_each_gpu_has_one_visitor_beside_its_segmenters(tmp_path: Path) -> None:
-    gpus = 8
+    gpus = 3
     items = dict([part_item(number) for number in range(8 * gpus)] + [chunk_item(number) for number in range(900, 950)])
     make = partial(IdleSegmenter, tmp_path), partial(PatientVisitor, tmp_path, gpus)
     with made_up_gpus(gpus, cpus=gpus):

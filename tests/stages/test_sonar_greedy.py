@@ -160,20 +160,20 @@ def test_the_activation_in_the_matmul_is_relu() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_captured_steps_are_the_steps(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    monkeypatch.setattr(greedy, "LEAST_ROWS", 16)
-    monkeypatch.setattr(greedy, "BLOCK", 32)
-    monkeypatch.setattr(greedy, "ROOM", 64)
+    monkeypatch.setattr(greedy, "LEAST_ROWS", 8)
+    monkeypatch.setattr(greedy, "BLOCK", 16)
+    monkeypatch.setattr(greedy, "ROOM", 32)
     torch.manual_seed(0)
     with torch.device("cuda"):
-        network = SonarTextDecoder(dim=256, layers=3, heads=4, ffn_dim=512, vocab_size=1000, max_tokens=200).to(dtype)
+        network = SonarTextDecoder(dim=256, layers=3, heads=4, ffn_dim=512, vocab_size=200, max_tokens=200).to(dtype)
         network = network.eval().requires_grad_(False)
-        embeddings = torch.randn(200, 256, dtype=dtype)
-        prefixes = torch.tensor([[END, 5]] * 200)
-    limits = 1 + torch.arange(200) % 90
+        embeddings = torch.randn(70, 256, dtype=dtype)
+        prefixes = torch.tensor([[END, 5]] * 70)
+    limits = 1 + torch.arange(70) % 45
     search = Greedy(network)
     expected = Greedy(network, replace(search.pace, captured=False))(embeddings, prefixes, limits)
     for _ in range(3):
         assert search(embeddings, prefixes, limits) == expected
     assert any(search._captured._graphs.values())
-    assert search(embeddings[:50], prefixes[:50], limits[:50]) == expected[:50]
+    assert search(embeddings[:20], prefixes[:20], limits[:20]) == expected[:20]
     assert DIM < 64 and VOCAB < 80  # the other tests' networks are smaller

@@ -159,7 +159,7 @@ def _serve() -> dict[str, Any]:
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if "ray" not in module.name and module.name not in OF_EXTRAS:  # Ray starts threads
                 importlib.import_module(module.name)
-    importlib.import_module("spacy")
+    _do_what_each_would_do_first()
     gc.collect()
     gc.freeze()
     buffer, running = b"", set[int]()
@@ -182,6 +182,22 @@ def _serve() -> dict[str, Any]:
             if ended:
                 running.remove(pid)
                 os.write(answers, json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode() + b"\n")
+
+
+def _do_what_each_would_do_first() -> None:
+    """Load the rules of the languages of most tests, and what a first sentence and a first batch bring along."""
+    import lxml.etree  # noqa: F401  # sacrebleu's
+    import sacrebleu.metrics  # noqa: F401
+    import torch
+
+    from stages.segment.rules.spacy_rules import SpacyRules
+    from stages.segment.text import Text
+
+    for code in ("en", "de"):
+        SpacyRules(code)
+    Text(["a \U0001f600"])
+    torch.set_num_threads(1)
+    torch.nn.functional.layer_norm(torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)), (2,))
 
 
 def _become(request: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs import Chunk
 from pipeline.planning.pilot_size import check_learnable, check_scored, doubts, drawn, scored_rows
 from pipeline.planning.simulation import PAPER
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.runs import run
 
 SCORES = {"fragility": {"noise_levels": [0.5], "length_extra": 1, "length_factor": 1.0}, "predictor": {"epochs": 2}}
@@ -90,6 +90,7 @@ def predictor_of(output: Path) -> dict[str, object]:
 def test_the_pilot_is_scored_at_a_rate_of_its_own_and_the_corpus_is_not(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-eng", 8))
     sections = {"scaler": {}, "autobleu": None, **SCORES}
     sections["fragility"] = {**SCORES["fragility"], "sample": 0.4}
     path = make_config(**sections, fit={"rows": 10_000})
