@@ -131,9 +131,9 @@ def test_a_requeued_task_starts_again_before_what_comes_after(submit: Submit, tm
 
 
 def test_a_more_urgent_job_preempts_and_the_task_starts_again(submit: Submit, tmp_path: Path) -> None:
-    (array,) = submit(60, tasks=1, settings=slurm(cpus_per_task=8))
+    (array,) = submit(60, tasks=1, settings=slurm(gres="seat:1"))
     until(lambda: said(tmp_path, array))
-    (other,) = submit(1, settings=slurm(partition="urgent", cpus_per_task=8))
+    (other,) = submit(1, settings=slurm(partition="urgent", gres="seat:1"))
     until(lambda: not jobs.alive([array]))
     assert [one["event"] for one in said(tmp_path, other)] == ["start", "end"]
     assert [one["event"] for one in said(tmp_path, array)] == ["start", "asked", "start", "end"]

@@ -142,7 +142,7 @@ def test_a_job_preempted_in_the_middle_of_a_checkpoint(
     name = "preempted-" + re.sub("[^a-z]", "", how.lower())
     same = ("train.model=wide.yaml", "train.steps=24", "train.checkpoint_every=1", "train.keep_checkpoints=2")
     train(Console(quiet=True), load_config(corpus, ["train.name=undisturbed", *same]))
-    job = submitted(name, *same, "launcher.partition=main", "launcher.cpus_per_task=8")
+    job = submitted(name, *same, "launcher.partition=main", "launcher.gres=seat:1")
     until(lambda: job.standing().steps)
     workers = processes_of("pipeline.training.worker", job.run)
 
@@ -164,7 +164,7 @@ def test_a_job_preempted_in_the_middle_of_a_checkpoint(
     other: tuple[str, ...] = ()
     if how == "a job of more weight":
         urgent = LauncherSettings.model_validate(
-            {"kind": "slurm", "time": "10", "memory": "100M", "partition": "urgent", "cpus_per_task": 8}
+            {"kind": "slurm", "time": "10", "memory": "100M", "partition": "urgent", "gres": "seat:1"}
         )
         other = jobs.submit(["sleep", "1"], urgent, tmp_path / "logs", "urgent")
     else:

@@ -7,7 +7,8 @@
 # ended and deleted, for jobs that it had queued would run now and hold the node.
 #
 # What the tests count on: partitions main, short (at most 5 minutes) and urgent (its jobs preempt those of the others,
-# which are requeued); 8 CPUs, whatever the machine has, so that several tasks run at once; arrays of at most 50 tasks;
+# which are requeued); 16 CPUs and 32 GB, whatever the machine has, so that the tasks of several tests run at once; one
+# `seat` (gres), for which a job of urgent preempts the job that has it and no other; arrays of at most 50 tasks;
 # a requeued job starts again within seconds (cred_expire); accounts and limits are enforced.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -54,7 +55,6 @@ pkill -KILL -x slurmstepd || true # steps whose slurmd was killed: no SLURM answ
 rm -rf "$HOME_OF_IT"
 
 node=$(hostname -s)
-memory=$(slurmd -C | grep -oP 'RealMemory=\K\d+')
 umask 022
 install -d -m 0755 "$HOME_OF_IT" "$HOME_OF_IT"/{run,log,state,spool} /etc/slurm
 install -d -o mysql -g mysql -m 0700 "$HOME_OF_IT"/database
@@ -135,6 +135,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=2,batch_sched_delay=0
+GresTypes=seat
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 JobRequeue=1
@@ -145,7 +146,7 @@ KillWait=5
 MinJobAge=300
 MaxArraySize=50
 MaxJobCount=10000
-NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=$memory Features=cpu State=UNKNOWN
+NodeName=$node NodeAddr=127.0.0.1 CPUs=16 RealMemory=32000 Gres=seat:1 Features=cpu State=UNKNOWN
 PartitionName=main Nodes=$node Default=YES MaxTime=1-00:00:00 DefMemPerCPU=500 PriorityTier=1
 PartitionName=short Nodes=$node MaxTime=5 DefMemPerCPU=500 PriorityTier=1
 PartitionName=urgent Nodes=$node MaxTime=60 DefMemPerCPU=500 PriorityTier=10
