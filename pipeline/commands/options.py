@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pipeline.corpus.reader import Corpus
     from pipeline.monitor.run_status import Cluster
     from pipeline.planning.checks import Checked
+    from pipeline.storage.store import Store
 
 LOG_WIDTH = 160  # where the output is not a terminal
 out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
@@ -266,16 +267,22 @@ def open_corpus(where: str) -> Corpus:
     """Open the corpus in a folder, or that of a YAML file; says so if that has been edited since the newest run."""
     without_pandas()
     from pipeline.corpus.reader import Corpus
-    from pipeline.corpus.runs import changed_settings
 
     if not where.endswith((".yaml", ".yml")):
         return Corpus(where)
     config = load(Path(where))
     corpus = Corpus(config.output)
-    if changed := changed_settings(corpus.store, config):
+    tell_changes(where, corpus.store, config)
+    return corpus
+
+
+def tell_changes(where: str, store: Store, config: RunConfig) -> None:
+    """Say which settings of a YAML file were edited since the newest run, so that the corpus is not of these."""
+    from pipeline.corpus.runs import changed_settings
+
+    if changed := changed_settings(store, config):
         told = f"{where} has changed since the newest run ({', '.join(changed)}); this is what that run made"
         err.print(told, markup=False, highlight=False, style="yellow")
-    return corpus
 
 
 def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out
+from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out, tell_changes
 
 if TYPE_CHECKING:
     from pipeline.config.train import TrainSettings
@@ -148,6 +149,8 @@ def train(
     """
     from launchers.dispatch import is_ray_job
     from launchers.dispatch import train as train_somewhere
+    from pipeline.corpus.runs import NoRunError
+    from pipeline.storage.store import Store
 
     chosen = [*(overrides or []), *([f"train.processes={processes}"] if processes else [])]
     resolved = load(config, [*chosen, *([f"launcher.address={address}"] if address else [])], launcher)
@@ -155,6 +158,8 @@ def train(
         from launchers.ray_job import run_as_job, train_command
 
         raise typer.Exit(run_as_job(out, resolved, train_command(fresh)))
+    with contextlib.suppress(NoRunError):  # which the training tells of
+        tell_changes(str(config), Store(resolved.output), resolved)
     try:
         submitted = train_somewhere(out, resolved, fresh)
     except KeyboardInterrupt:

@@ -24,7 +24,6 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 GROUPS = {"_by_language": "lang", "_by_source": "source"}  # suffix of a measure → column of its groups
 _LIMIT = re.compile(r"(<=|>=|==|<|>)\s*(-?[0-9][0-9_ ]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|-?\.[0-9]+)\s*(%?)")
-_FIRST = "position == 0 and subdocument == 0"  # one row of each document
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class Measure:
     """One number of a corpus. `section`: the section of corpus.yaml that it needs.
 
     A measure of rows is the `mean` of a column, or the share of rows for which a condition holds (`share`), or does not
-    hold or is unknown (`fails`), among the rows that satisfy `of`. Other measures come from receipts and fits.
+    hold or is unknown (`fails`), among the rows that satisfy `of`; with `among`, of the first sentences of documents
+    (or of sub-documents), or of the sentences whose language was judged. Other measures come from receipts and fits.
     """
 
     about: str
@@ -42,6 +42,7 @@ class Measure:
     share: str | None = None
     fails: str | None = None
     of: str | None = None
+    among: Literal["documents", "judged"] | None = None
 
     @property
     def of_rows(self) -> bool:
@@ -77,18 +78,18 @@ MEASURES: dict[str, Measure] = {
     "rvq_relative_error": Measure("relative squared error with all codebooks, on held-out sentences", "number", "rvq"),
     "drifted": Measure("measures of fits by which later data has drifted", "count"),
     "language_mismatch": Measure(
-        "judged sentences in another language than stated", section="language", share="lang_differs",
-        of="lang_detected is not null",
+        "judged sentences in another language than stated", section="language", share="lang_differs", among="judged"
     ),
     "duplicate_sentences": Measure(
         "sentences that occurred earlier", section="duplicates", share="duplicate_of is not null"
     ),
     "duplicate_documents": Measure(
-        "documents that occurred earlier", section="duplicates", share="doc_duplicate_of is not null", of=_FIRST
+        "documents that occurred earlier", section="duplicates", share="doc_duplicate_of is not null",
+        among="documents",
     ),
     "near_duplicate_documents": Measure(
         "documents that are nearly equal to an earlier one", section="duplicates.near",
-        share="near_duplicate_of is not null", of=_FIRST,
+        share="near_duplicate_of is not null", among="documents",
     ),
     "semantic_duplicates": Measure(
         "sentences that mean the same as an earlier one", section="duplicates.semantic",

@@ -49,7 +49,8 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
         + (f", {', '.join(extra)}" if extra else ""),
     )
     if encode:
-        stored, norm = accounting.data_bytes["embeddings"], encode["norm_sum"] / max(1, accounting.rows["encode"])
+        finite = accounting.rows["encode"] - encode["non_finite"]
+        stored, norm = accounting.data_bytes["embeddings"], encode["norm_sum"] / max(1, finite)
         table.add_row(
             "embeddings",
             f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "

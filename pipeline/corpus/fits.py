@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,6 +55,7 @@ class FitRecord(BaseModel):
     content: str  # digest of the tensors
     source: str | None  # the file of another corpus that it was taken from
     chunks: list[str]  # the pilot
+    fingerprints: list[str] = []  # of these chunks; none by earlier versions, or for an artifact of another corpus
     rows: int  # of the pilot that were looked at
     numbers: dict[str, float | list[float]]
     seconds: float
@@ -136,7 +137,10 @@ def fit_recipe(config: RunConfig, name: str) -> dict[str, Any] | None:
         return {**recipe, "file": settings.file}
     fitted = {key: value for key, value in settings.meaningful().items() if key not in settings.only_applied}
     recipe |= {name: fitted, "pilot": config.fit.meaningful() | {"seed": config.seed}}
+    if limits := _limits(config):  # a trial's fits are not those of the corpus
+        recipe["limits"] = limits
     if name == "decoder":
+        recipe["split"] = config.split.meaningful()  # what it must not learn from
         needed = [fit for key, fit in (("noise", "scaler"), ("codes", "rvq")) if getattr(settings, key)]
         if not config.frozen.fits.keys() >= set(needed):
             return None
@@ -223,7 +227,7 @@ def next_generation(store: Store, config: RunConfig, name: str, refit: bool) -> 
 
 def commit_fit(
     store: Store, config: RunConfig, name: str, generation: int, data: bytes, *, source: str | None,
-    chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str,
+    chunks: list[str], rows: int, numbers: Numbers, seconds: float, device: str, fingerprints: Sequence[str] = (),
     card: Callable[[str], bytes] | None = None,
 ) -> FitRecord:  # fmt: skip
     """Write an artifact, then its record; if another run was faster, return that run's record.
@@ -240,6 +244,7 @@ def commit_fit(
         numbers: figures of the fit, such as errors on held-out rows.
         seconds: how long the fit took.
         device: where it was computed.
+        fingerprints: those of the chunks: of their input, and of how it was read and segmented.
         card: a function that returns the model card that lies beside the artifact, from the name of its file.
 
     Returns:
@@ -254,7 +259,8 @@ def commit_fit(
     record = FitRecord(
         name=name, fingerprint=fingerprint(recipe), generation=generation, recipe=recipe, path=path, bytes=len(data),
         digest=content_digest(data), content=content_of(name, data), source=source, chunks=chunks, rows=rows,
-        numbers=dict(numbers), seconds=round(seconds, 3), device=device, created=time.time(),
+        fingerprints=list(fingerprints), numbers=dict(numbers), seconds=round(seconds, 3), device=device,
+        created=time.time(),
     )  # fmt: skip
     store.write(path, data)
     if card:
@@ -272,9 +278,14 @@ def commit_fit(
 def rate_path(config: RunConfig, stage: str) -> str:
     """Return where the rate of a sample of `rows` rows is stored; a trial with limited inputs has a rate of its own."""
     rows = getattr(getattr(getattr(config, stage), "sample", None), "rows", "share")
-    limits = {one.name: one.limit for one in config.input if one.limit is not None}
+    limits = _limits(config)
     trial = f"-{fingerprint(limits)[:8]}" if limits else ""
     return f"{layout.FITS}/rates/{stage}-{rows}{trial}.json"
+
+
+def _limits(config: RunConfig) -> dict[str | None, int]:
+    """Return the `limit` of each input that has one."""
+    return {one.name: one.limit for one in config.input if one.limit is not None}
 
 
 def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:

@@ -295,7 +295,7 @@ def _moved(then: dict[str, Any], before: Any, output: str, now: Any) -> bool:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Return whether readers already see this view, and what this configuration selects and expects, by a run that has
+    """Return whether readers already see this view, and what this configuration selects and reports, by a run that has
     ended.
 
     If anything of that run's record is damaged, they do not, and another record has to be written.
@@ -303,7 +303,7 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
     Args:
         store: the corpus.
         view: what readers should see.
-        config: the configuration, with its selection and expectations.
+        config: the configuration, with its selection and its section `report`.
 
     Returns:
         False if another record of a run has to be written.
@@ -317,9 +317,9 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
         if View.read(store, folder).header() != view.header() or not read_summary(store, folder):
             return False
         select = config.select.model_dump(mode="json") if config.select else None
+        report = config.report.model_dump(mode="json") if config.report else None
         then = read_config(store, folder)
-        expected = (then.get("report") or {}).get("expect") or {}
-        return then.get("select") == select and expected == (config.report.expect if config.report else {})
+        return then.get("select") == select and then.get("report") == report
     except (DamagedError, MissingError, NoRunError):
         return False
 

@@ -27,6 +27,7 @@ from pipeline.base.formats import counted
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
+from pipeline.corpus.fits import read_record
 from pipeline.corpus.leftovers import ATTEMPT
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import create_tombstone
@@ -97,6 +98,7 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     if len(missing) > NAMED:
         console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
     _say_made_with(console, corpus, indexes)
+    _say_decoder(console, corpus, found.hits)
     _say_exports(console, corpus, exports)
     if path is None:
         console.print("Nothing was changed; without --dry-run they are purged.")
@@ -144,6 +146,15 @@ def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> 
             ),
             soft_wrap=True,
         )
+
+
+def _say_decoder(console: Console, corpus: Corpus, chunks: Collection[str]) -> None:
+    """Say that the decoder was fine-tuned on chunks that hold purged documents; it is not changed."""
+    path = corpus.view.fits.get("decoder")
+    record = read_record(corpus.store, path) if path else None
+    if record and not set(record.chunks).isdisjoint(chunks):
+        told = f"made with them, and not changed: {record.path}; pipeline run --refit decoder makes it without them"
+        console.print(Text(told, style="yellow"), soft_wrap=True)
 
 
 def _say_exports(console: Console, corpus: Corpus, exports: Sequence[ExportRecord]) -> None:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pipeline.base.formats import counted, plain
 from pipeline.conditions.condition import Clause, Condition
 from pipeline.corpus.reader import Corpus
+from pipeline.quality.among import JudgedLanguages, StartsOfDocuments
 from stages.noise.settings import DOCUMENT_COLUMNS, PRESETS, SENTENCE_COLUMNS
 
 LANGUAGE = ("lang_detected", "lang_differs")
@@ -33,24 +34,24 @@ class LanguageDifference:
 
     source: str
     stated: str
-    identified: int
+    judged: int
     differ: int
     detected: tuple[tuple[str, int], ...]
 
     @property
     def share(self) -> float:
-        """Which part of the sentences whose language was identified is in another one than stated."""
-        return self.differ / self.identified if self.identified else 0.0
+        """Which part of the judged sentences is in another language than stated."""
+        return self.differ / self.judged if self.judged else 0.0
 
     @property
     def is_much(self) -> bool:
         """Whether enough sentences differ that somebody should look."""
-        return self.identified >= FEW and self.share > SHARE
+        return self.judged >= FEW and self.share > SHARE
 
     def said(self) -> str:
         """Describe the difference in a sentence."""
         mostly = f", mostly {self.detected[0][0]}" if self.detected else ""
-        of = f"{counted(self.identified, 'sentence')} stated as {self.stated}"
+        of = f"{counted(self.judged, 'judged sentence')} stated as {self.stated}"
         return f"{plain(self.source, 200)}: {self.share:.1%} of {of} are in another language{mostly}"
 
 
@@ -102,17 +103,19 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
     names |= {"text", "duplicate_count"} if with_repeats else set()
     if not names or not corpus.parts:
         return found
-    identified, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
+    judged, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
     found.noisy = {name: [0] * len(LEVELS) for name in shares}
     removed = Counter[tuple[str, str, bool]]()
     found.repeats = [0] * len(REPEATS) if with_repeats else []
-    for batch in corpus.batches(*sorted(names | {"position", "subdocument"}), max_rows=max_rows):
+    begins = StartsOfDocuments()
+    judges = JudgedLanguages(corpus) if with_language else None
+    for batch in corpus.batches(*sorted(names | set(begins.columns)), max_rows=max_rows):
         table = batch.table
-        starts = pc.and_(pc.equal(table["position"], 0), pc.equal(table["subdocument"], 0))
+        starts = pa.array(begins(table))
         found.rows += table.num_rows
         found.documents += pc.sum(starts).as_py() or 0
-        if with_language:
-            _add_languages(table, identified, differ, found.differing)
+        if judges:
+            _add_languages(table, judges, judged, differ, found.differing)
         for name in shares:
             values = table[name].to_numpy()
             for at, level in enumerate(LEVELS):
@@ -120,7 +123,7 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
         _add_rules(table.append_column("starts_document", starts), presets, removed)
         if with_repeats:
             _add_repeats(table, found)
-    found.languages = _differences(identified, differ)
+    found.languages = _differences(judged, differ)
     found.rules = [
         RuleCount(name, rule, removed[name, rule, False], documents)
         for name, condition in presets.items()
@@ -139,42 +142,41 @@ def language_differences(corpus: Corpus, max_rows: int) -> list[LanguageDifferen
     """Return only the languages of sources, of about the first `max_rows` rows; none if the corpus has not detected
     any.
     """
-    identified, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
-    if set(LANGUAGE) <= corpus.catalogue.keys():
-        for batch in corpus.batches("source", "lang", *LANGUAGE, max_rows=max_rows):
-            _add_languages(batch.table, identified, differ, [])
-    return _differences(identified, differ)
+    judged, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
+    if set(LANGUAGE) <= corpus.catalogue.keys() and corpus.parts:
+        judges = JudgedLanguages(corpus)
+        for batch in corpus.batches("source", "lang", "text", *LANGUAGE, max_rows=max_rows):
+            _add_languages(batch.table, judges, judged, differ, [])
+    return _differences(judged, differ)
 
 
 def _add_languages(
     table: pa.Table,
-    identified: Counter[tuple[str, str]],
+    judges: JudgedLanguages,
+    judged: Counter[tuple[str, str]],
     differ: Counter[tuple[str, str, str]],
     examples: list[tuple[str, str, str]],
 ) -> None:
-    known = table.filter(pc.is_valid(table["lang_detected"]))
+    known = table.filter(pa.array(judges(table)))
     for one in known.group_by(["source", "lang"]).aggregate([([], "count_all")]).to_pylist():
-        identified[one["source"], one["lang"]] += one["count_all"]
+        judged[one["source"], one["lang"]] += one["count_all"]
     other = known.filter(known["lang_differs"])
     keys = ["source", "lang", "lang_detected"]
     for one in other.group_by(keys).aggregate([([], "count_all")]).to_pylist():
         differ[one["source"], one["lang"], one["lang_detected"]] += one["count_all"]
-    if "text" in other.column_names:
-        for one in other.slice(0, EXAMPLES - len(examples)).to_pylist():
-            examples.append((one["lang"], one["lang_detected"], one["text"]))
+    for one in other.slice(0, EXAMPLES - len(examples)).to_pylist():
+        examples.append((one["lang"], one["lang_detected"], one["text"]))
 
 
-def _differences(
-    identified: Counter[tuple[str, str]], differ: Counter[tuple[str, str, str]]
-) -> list[LanguageDifference]:
-    of: dict[tuple[str, str], Counter[str]] = {key: Counter() for key in identified}
+def _differences(judged: Counter[tuple[str, str]], differ: Counter[tuple[str, str, str]]) -> list[LanguageDifference]:
+    of: dict[tuple[str, str], Counter[str]] = {key: Counter() for key in judged}
     for (source, stated, detected), count in differ.items():
         of[source, stated][detected] += count
     found = [
         LanguageDifference(source, stated, count, of[source, stated].total(), tuple(_ranked(of[source, stated])))
-        for (source, stated), count in identified.items()
+        for (source, stated), count in judged.items()
     ]
-    return sorted(found, key=lambda one: (-one.differ, -one.identified, one.source, one.stated))
+    return sorted(found, key=lambda one: (-one.differ, -one.judged, one.source, one.stated))
 
 
 def _ranked(counts: Counter[str]) -> list[tuple[str, int]]:

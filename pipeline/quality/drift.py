@@ -42,10 +42,11 @@ class FitSummary:
     chunks: int
     numbers: Mapping[str, float | Sequence[float]]
     fingerprint: str
+    score: str = "cosine"  # that a predictor's weights follow
 
-    def held_out(self, score: str) -> tuple[float, int] | None:
+    def held_out(self, score: str | None = None) -> tuple[float, int] | None:
         """Return (Pearson correlation, sentences) of a predictor on held-out sentences; None if not known."""
-        correlation, rows = self.numbers.get(f"pearson_{score}"), self.numbers.get("held_out_rows")
+        correlation, rows = self.numbers.get(f"pearson_{score or self.score}"), self.numbers.get("held_out_rows")
         if isinstance(correlation, float) and isinstance(rows, float) and math.isfinite(correlation):
             return correlation, int(rows)
         return None
@@ -76,6 +77,11 @@ def records_of(corpus: Corpus) -> list[FitRecord]:
     return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
 
 
+def predicted_score(corpus: Corpus) -> str:
+    """Return the score of fragility that `fragility_predicted` and `weight` follow: `cosine` or `bleu`."""
+    return str(corpus.view.stages["predictor"]["predictor"]["score"])
+
+
 ROWS = 20_000
 SHIFT = 0.1  # of medians, in interquartile ranges, over all dimensions
 SPREAD = 1.25  # times wider or narrower
@@ -90,17 +96,25 @@ def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
     for record in records:
         if record.name not in _MEASURES:
             continue
-        pilot = set() if record.source else set(record.chunks)
+        pilot = _pilot(record)
         needs, measure = _MEASURES[record.name]
         others = (
             part
             for chunk in corpus.chunks
-            if chunk.chunk.id not in pilot and needs not in chunk.missing
+            if pilot.get(chunk.chunk.id) not in ("", chunk.fingerprint) and needs not in chunk.missing
             for part in chunk.parts
         )
         parts = list(itertools.islice(others, MOST_PARTS))
         found += measure(corpus, record, parts) if parts else []
     return found
+
+
+def _pilot(record: FitRecord) -> dict[str, str]:
+    """Return the chunks of a fit with their fingerprints, which are empty where they are not known."""
+    if record.source:
+        return {}
+    known = record.fingerprints or [""] * len(record.chunks)
+    return dict(zip(record.chunks, known, strict=True))
 
 
 def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
@@ -132,7 +146,7 @@ def _rvq(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drif
 
 def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
     values = _sample(corpus, parts, "fragility_predicted")["fragility_predicted"].drop_null().to_numpy()
-    score = corpus.view.stages["predictor"]["predictor"]["score"]
+    score = predicted_score(corpus)
     mean, std = (record.numbers.get(f"{name}_{score}", math.nan) for name in ("mean", "std"))
     if not len(values) or not isinstance(mean, float) or not isinstance(std, float):
         return []

@@ -31,10 +31,12 @@ from pipeline.config.report import MEASURES, Limit, ReportSettings, measure_of
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
-from pipeline.quality.drift import RELATIVE_ERROR, drift, records_of
+from pipeline.quality.among import JudgedLanguages, StartsOfDocuments
+from pipeline.quality.drift import RELATIVE_ERROR, drift, predicted_score, records_of
 from pipeline.select.command import KEPT, removed_by
 
 FEW = 50  # of groups with fewer measured rows nothing is told
+_AMONG = {"documents": StartsOfDocuments, "judged": JudgedLanguages}
 _ROW, _ALL = "row", "all"  # a column of row numbers; the kind and the name of the group of all rows
 
 Groups = dict[str, tuple[float, int]]  # name of a group → mean or share, and over how many rows
@@ -182,9 +184,10 @@ def _of_fits(corpus: Corpus, name: str) -> float | str:
             errors = record.numbers.get(RELATIVE_ERROR)
             return float(errors[-1]) if isinstance(errors, list) and errors else "the fit has no held-out error"
         if record.name == fit:
-            both = [record.numbers.get(f"pearson_{score}") for score in ("cosine", "bleu")]
-            known = [one for one in both if isinstance(one, float) and math.isfinite(one)]
-            return known[0] if known else "the fit has no correlation on held-out sentences"
+            found = record.numbers.get(f"pearson_{predicted_score(corpus)}")
+            if isinstance(found, float) and math.isfinite(found):
+                return found
+            return "the fit has no correlation on held-out sentences"
     return f"the newest run has no fit {fit} yet"
 
 
@@ -248,6 +251,8 @@ class _RowMeasure:
         conditions = [one for one in (self._test, self._of) if one]
         self.columns = {column for one in conditions for column in one.columns}
         self.columns |= {self._mean} if self._mean else set()
+        self._among = _AMONG[measure.among](corpus) if measure.among else None
+        self.columns |= set(self._among.columns) if self._among else set()
 
     def values(self, table: pa.Table) -> npt.NDArray[np.float64]:
         """Return (rows,): the value, or 1 and 0; NaN for rows that do not count."""
@@ -259,6 +264,8 @@ class _RowMeasure:
             found = 1.0 - found
         if self._of:
             found[~_satisfying(table, self._of)] = np.nan
+        if self._among:
+            found[~self._among(table)] = np.nan
         return found
 
 

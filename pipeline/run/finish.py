@@ -157,7 +157,7 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
     """Write the report, if the configuration asks for one and there is something to show."""
     if not plan.config.report:
         return
-    from pipeline.quality.explore import write_explorer
+    from pipeline.quality.explore import PLACE, write_explorer
     from pipeline.quality.report import write_corpus_report  # imports matplotlib
 
     corpus = Corpus(plan.config.output, plan.view)
@@ -171,3 +171,5 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
             with announced(console, "writing the interactive report"):
                 place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
             console.print(f"to explore: {place}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            corpus.store.delete(PLACE)  # of an earlier run, perhaps with documents that have left

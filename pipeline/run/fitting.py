@@ -127,6 +127,7 @@ def fit(
         numbers=made.numbers,
         seconds=time.perf_counter() - started,
         device=device,
+        fingerprints=[one.fingerprint for one in pilot.chunks],
         card=_card(config, name, data),
     )
     if name == "decoder":

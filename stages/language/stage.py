@@ -46,7 +46,7 @@ class Language(HostStage):
         found = [identifier().identify(one) for one in distinct.dictionary.to_pylist()]
         detected = pa.array([one.lang if one else None for one in found], pa.string()).take(distinct.indices)
         confidence = pa.array([one.confidence if one else None for one in found], pa.float32()).take(distinct.indices)
-        judged = self._judged(text, stated, detected)
+        judged = is_judged(text, stated, detected, self.settings.min_letters)
         sure = pc.fill_null(pc.greater_equal(confidence, self.settings.min_confidence), False)
         other = pc.not_equal(pc.fill_null(_group(detected), ""), _group(stated))
         differs = pc.and_(pc.and_(judged, sure), other)
@@ -54,17 +54,36 @@ class Language(HostStage):
         table = {"lang_detected": detected, "lang_confidence_detected": confidence, "lang_differs": differs}
         return Computed({"language": pa.table(table)}, _counts(judged, differs))
 
-    def _judged(self, text: pa.Array, stated: pa.Array, detected: pa.Array) -> pa.Array:
-        """Return which sentences are judged: long ones, of a stated language that the model knows."""
-        letters = pc.count_substring_regex(text, r"\p{L}")
-        known = pc.is_in(stated, pa.array(sorted(_KNOWN)))  # of another language the model knows a relative at best
-        return pc.and_(pc.and_(known, pc.is_valid(detected)), pc.greater_equal(letters, self.settings.min_letters))
-
     def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
         """Count rows whose languages are there."""
         found = families["language"]
         columns = part["sentences.text"], part["sentences.lang"], found["lang_detected"]
-        return _counts(self._judged(*(one.combine_chunks() for one in columns)), found["lang_differs"])
+        text, stated, detected = (one.combine_chunks() for one in columns)
+        judged = is_judged(text, stated, detected, self.settings.min_letters)
+        return _counts(judged, found["lang_differs"])
+
+
+def is_judged(
+    text: pa.Array | pa.ChunkedArray,
+    stated: pa.Array | pa.ChunkedArray,
+    detected: pa.Array | pa.ChunkedArray,
+    min_letters: int,
+) -> pa.Array | pa.ChunkedArray:
+    """Return which sentences are judged: those of enough letters, of a stated language that the model knows.
+
+    Args:
+        text: the sentences.
+        stated: their languages as the inputs have them.
+        detected: their languages as they were identified; null where none was.
+        min_letters: how many letters a sentence must have.
+
+    Returns:
+        A boolean for each sentence.
+    """
+    letters = pc.count_substring_regex(text, r"\p{L}")
+    known = pc.is_in(stated, pa.array(sorted(_KNOWN)))  # of another language the model knows a relative at best
+    found: pa.Array = pc.and_(pc.and_(known, pc.is_valid(detected)), pc.greater_equal(letters, min_letters))
+    return found
 
 
 def _counts(judged: pa.Array, differs: pa.Array | pa.ChunkedArray) -> dict[str, float]:

@@ -26,17 +26,19 @@ def languages(found: Curation) -> Section | None:
         [
             Said(one.source),
             one.stated,
-            number(one.identified),
+            number(one.judged),
             number(one.differ),
-            share(one.differ, one.identified),
+            share(one.differ, one.judged),
             listed([f"{lang} {number(count)}" for lang, count in one.detected], 3) or "–",
         ]
         for one in found.languages[:MOST]
     ]
-    head = ("source", "stated", "identified", "in another", "share", "detected in its place")
+    head = ("source", "stated", "judged", "in another", "share", "detected in its place")
     blocks: list[Block] = [*warnings(found), Table(head, cells, text=2)]
     if not found.suspicious:
-        blocks.insert(0, Note(f"No source has more than {SHARE:.0%} of its sentences in another language.", "good"))
+        blocks.insert(
+            0, Note(f"No source has more than {SHARE:.0%} of its judged sentences in another language.", "good")
+        )
     if found.differing:
         rows: list[list[Cell]] = [[stated, detected, Said(text)] for stated, detected, text in found.differing]
         blocks.append(Table(("stated", "detected", "sentence"), rows, "Examples", text=3, folded=True))

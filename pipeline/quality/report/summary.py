@@ -116,7 +116,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         light = share(int((weights < 0.5).sum()), len(weights))
         notes.append(Note(f"{light} of the sentences have a sample weight below one half.", "plain"))
     for one in fits:
-        held_out = one.held_out("cosine") or one.held_out("bleu")
+        held_out = one.held_out()
         if held_out and one.name == "predictor":
             what = f"Predicted fragility correlates with measured fragility by {held_out[0]:.2f} (Pearson, held out)."
             notes.append(Note(what, "good" if held_out[0] >= TRUSTED else "look"))

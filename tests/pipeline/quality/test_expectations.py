@@ -21,9 +21,12 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.conditions.expression import parse
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, limit_of
+from pipeline.quality.among import StartsOfDocuments
+from pipeline.quality.drift import FitSummary
 from pipeline.quality.expectations import FEW, Expectation, as_summary, check_expectations, measure_rows, of_summary
 from pipeline.run.options import RunOptions
 from pipeline.run.run import Backend, run
+from stages.language.settings import LanguageSettings
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
 
@@ -72,7 +75,9 @@ def check(corpus: Corpus, **expected: str) -> dict[str, Expectation]:
 
 def test_values_are_those_that_pandas_finds(corpus: Corpus, frame: Any) -> None:
     first = frame[(frame["position"] == 0) & (frame["subdocument"] == 0)]
-    judged = frame[frame["lang_detected"].notna()]
+    letters = frame["text"].map(lambda text: sum(one.isalpha() for one in text))
+    judged = frame[frame["lang_detected"].notna() & (letters >= LanguageSettings().min_letters)]
+    assert 0 < len(judged) < frame["lang_detected"].notna().sum()
     scored = frame[frame["autobleu"].notna()]
     expected = {
         "autobleu_mean": scored["autobleu"].astype(float).mean(),
@@ -95,6 +100,58 @@ def test_values_are_those_that_pandas_finds(corpus: Corpus, frame: Any) -> None:
     kept = corpus.to_pandas("doc_id", where=MEASURES["removed_by_fineweb"].fails)
     assert not isinstance(removed, str)
     assert removed["all"] == pytest.approx((1 - len(kept) / len(frame), len(frame)))
+
+
+def test_of_a_document_that_was_cut_each_sub_document_counts(tmp_path: Path) -> None:
+    """Five documents begin differently and end alike; what a first sentence is does not depend on row groups."""
+    same = "".join(f"This is sentence {number} of all of them. " for number in range(10))
+    own = ["".join(f"Number {one} begins with sentence {number}. " for number in range(10)) for one in range(5)]
+    documents = [{"id": str(one), "lang": "eng_Latn", "title": "", "text": text + same} for one, text in enumerate(own)]
+    write_jsonl(tmp_path / "in/a.jsonl", documents)
+    segment = {"method": "spacy-capped", "max_chars": 80, "max_document_sentences": 10}
+    path = write_config(tmp_path, segment=segment, encode=None, autobleu=None, duplicates={})
+    done = pipeline("run", path)
+    assert done.returncode == 0 and "4 of 10 documents (40.0%) repeat earlier ones" in done.stdout, done
+    corpus = Corpus(str(tmp_path / "out"))
+    assert check(corpus, duplicate_documents="< 1 %")["duplicate_documents"].value == pytest.approx(0.4)
+    (batch,) = corpus.batches(*StartsOfDocuments.columns)
+    whole, begins = StartsOfDocuments(), StartsOfDocuments()
+    at_once = whole(batch.table)
+    in_pieces = [begins(batch.table.slice(row, 7)) for row in range(0, batch.rows, 7)]
+    assert at_once.sum() == 10 and (np.concatenate(in_pieces) == at_once).all()
+
+
+def test_the_correlation_is_of_the_score_that_weights_follow(corpus: Corpus) -> None:
+    numbers = {"pearson_cosine": 0.9, "pearson_bleu": 0.7, "held_out_rows": 40.0}
+    assert FitSummary("predictor", 90, 2, numbers, "cccc", "bleu").held_out() == (0.7, 40)
+    assert FitSummary("predictor", 90, 2, numbers, "cccc").held_out() == (0.9, 40)
+
+
+def test_what_is_asked_of_a_report_is_done_though_the_corpus_is_there(tmp_path: Path) -> None:
+    """Strictness, the report and its interactive page are those of the file, and not of the run before."""
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-eng", 3))
+    base = yaml.safe_load(write_config(tmp_path, autobleu=None).read_text("utf-8"))
+    path, page = tmp_path / "corpus.yaml", tmp_path / "out/report/index.html"
+
+    def run_with(report: dict[str, Any] | None, *options: str) -> Any:
+        path.write_text(yaml.safe_dump(base | ({} if report is None else {"report": report})), "utf-8")
+        return pipeline("run", path, *options)
+
+    fails = {"expect": {"chars_mean": ">= 1000"}}
+    assert run_with({**fails, "interactive": True}).returncode == 0
+    explore = page.with_name("interactive.html")
+    assert explore.exists()
+    assert run_with({**fails, "max_rows": 10}, "--strict").returncode == 1
+    assert not explore.exists()
+    old = page.read_text("utf-8")
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-deu", 2))
+    assert run_with(None, "--accept-removal").returncode == 0
+    assert run_with({}).returncode == 0
+    assert page.read_text("utf-8") != old and "deu_Latn" in page.read_text("utf-8")
+    assert run_with({"interactive": True}).returncode == 0 and explore.exists()
+    before = sorted((tmp_path / "out/runs").iterdir())
+    assert "Nothing to do." in run_with({"interactive": True}).stdout
+    assert sorted((tmp_path / "out/runs").iterdir()) == before
 
 
 def test_the_worst_group_of_enough_rows(corpus: Corpus, frame: Any) -> None:

@@ -29,6 +29,7 @@ from stages.decoder import finetune
 from stages.sonar.card import load_card
 from stages.sonar.checkpoint import load_decoder
 from tests.conftest import TINY_CARD, MakeConfig, data_digests
+from tests.support.cli import pipeline
 from tests.support.runs import RVQ, run
 
 DECODER = {"steps": 6, "batch_tokens": 256, "warmup": 2, "precision": "float32", "codes": True}
@@ -57,6 +58,10 @@ def test_it_is_a_fit_like_others_and_its_card_is_a_decoder(make_config: MakeConf
     chunks = [one for one in plan.chunks if one.chunk.id in record.chunks]
     pilot = {part.ref.part for one in chunks for part in one.parts}
     assert record.rows == int(((split["split"] == "train") & split["part"].isin(pilot)).sum()) > 0
+    assert make_plan(load_config(path, ["split.test=0.5"])).missing_fits == ("decoder",), "it learned from those"
+    (tmp_path / "ids.txt").write_text(corpus.to_pandas("doc_id", where="split == 'train'")["doc_id"][0])
+    told = " ".join(pipeline("purge", path, "--ids", tmp_path / "ids.txt", "--dry-run").stdout.split())
+    assert f"made with them, and not changed: {record.path}; pipeline run --refit decoder" in told
     card = load_card(str(card_in(tmp_path / "out")))
     base = load_card(str(TINY_CARD))
     assert card.encoder_digest == base.encoder_digest and card.decoder_digest != base.decoder_digest

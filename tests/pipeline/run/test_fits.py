@@ -21,6 +21,7 @@ from pipeline.corpus.runs import newest_config
 from pipeline.maintenance.verify import check
 from pipeline.planning.checks import load_checked
 from pipeline.planning.plan import make_plan
+from pipeline.quality.drift import drift, records_of
 from pipeline.run.fitting import fit
 from pipeline.run.options import RunOptions
 from pipeline.run.pilot import pilot_of
@@ -35,6 +36,28 @@ from tests.support.runs import FITS, run
 def record(config: RunConfig, name: str) -> FitRecord:
     fits = make_plan(config).config.frozen.fits
     return read_record(Store(config.output), fits[name].record)
+
+
+def test_the_fits_of_a_trial_are_not_those_of_the_corpus(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = load_config(path := make_config(scaler={}, autobleu=None))
+    assert "scaler: fitted on" in run(path, "input.0.limit=2")
+    assert "scaler: fitted on" in run(path) and run(path).startswith("Nothing to do.")
+    run(path, f"output={tmp_path / 'fresh'}")
+    fresh = load_config(path, [f"output={tmp_path / 'fresh'}"])
+    assert record(config, "scaler").content == record(fresh, "scaler").content
+
+
+def test_what_came_in_place_of_the_pilot_is_later_data(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(scaler={}, autobleu=None)
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    assert not drift(corpus, records_of(corpus))
+    for name in ("libreoffice-eng", "postgresql-eng"):
+        write_jsonl(tmp_path / f"in/{name}.jsonl", sample_documents("libreoffice-deu", 6))
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    shift, _ = drift(corpus, records_of(corpus))
+    assert shift.drifted and shift.now > 0.1
 
 
 def test_fits_see_the_pilot_and_every_row_gets_its_codes(make_config: MakeConfig) -> None:

@@ -75,6 +75,14 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "corpus.yaml"
 
 
+def test_it_is_told_that_the_corpus_is_of_other_settings(begun: Path) -> None:
+    for options in (), ("--set", "segment.max_chars=33"):
+        done = pipeline("train", begun, *options)
+        assert done.returncode == 0, said(done)
+        assert ("segment.max_chars" in done.stderr) == bool(options)
+    assert "has changed since the newest run (segment.max_chars); this is what that run made" in said(done)
+
+
 @pytest.fixture
 def stopped(begun: Path, tmp_path: Path) -> Path:
     """The folder of that training, in a corpus of the test's own; `whole.safetensors`: what it ended with before."""
