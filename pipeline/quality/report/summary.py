@@ -44,11 +44,12 @@ def headlines(found: Gathered) -> list[Headline]:
     accounting, rows = found.accounting, found.rows
     tokens = accounting.counts.get("segment", {}).get("tokens", 0)
     mean = tokens / accounting.sentences if accounting.sentences else math.nan
+    seen = f", in {number(rows.read)} sentences" if rows.read < rows.total else ""  # what is not counted over all
     shown = [
         Headline(number(accounting.kept), "documents", f"of {number(accounting.documents_in)}"),
         Headline(number(accounting.sentences), "sentences", f"in {counted(accounting.parts, 'part')}"),
         Headline(number(tokens), "tokens", f"{decimal(mean)} per sentence"),
-        Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), _commonest(rows)),
+        Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), _commonest(rows) + seen),
         Headline(formats.size(sum(accounting.data_bytes.values())), "stored"),
     ]
     score = accounting.counts.get("autobleu", {})
@@ -57,7 +58,7 @@ def headlines(found: Gathered) -> list[Headline]:
         shown.append(Headline(bleu, "AutoBLEU, mean", f"{number(score['scored'])} scored"))
     if rows.has("fragility_cosine"):
         fragility = finite(rows.scores["fragility_cosine"])
-        more = f"cosine, {number(len(fragility))} measured"
+        more = f"cosine, {number(len(fragility))} measured{seen}"
         shown.append(Headline(decimal(float(fragility.mean()), 3), "fragility, mean", more))
     return shown
 
@@ -94,6 +95,11 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         )
         notes = [Note(f"The accounting does not balance: {what}.", "bad")]
     notes.append(_complete(found))
+    if rows.read < rows.total:
+        of = f"the first {number(rows.read)} of {number(rows.total)} sentences"
+        notes.append(
+            Note(f"What follows of languages, scores, weights and noise is of {of}, in random order.", "plain")
+        )
     if quarantined:
         reasons = [f"{reason} {number(count)}" for reason, count in accounting.quarantined.most_common()]
         notes.append(Note(f"{counted(quarantined, 'document')} in quarantine: {listed(reasons, 4)}."))

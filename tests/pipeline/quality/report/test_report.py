@@ -20,7 +20,7 @@ from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.report import Drift, FitSummary, plots, render, write_report
 from pipeline.quality.report.gather import Gathered, gather
-from pipeline.quality.report.page import share
+from pipeline.quality.report.page import number, share
 from pipeline.quality.report.rows import by_length, pearson, read_rows
 from tests.conftest import write_config, write_jsonl
 
@@ -153,6 +153,15 @@ def test_every_section_is_well_formed_and_asks_for_nothing(full: Gathered) -> No
     assert "correlates with measured fragility by 0.41 (Pearson" in plain(page.text)
     assert "0.410 on the 9 held out" in plain(page.text)
     assert "Later data has drifted from the fits: scaler" in plain(page.text)
+
+
+def test_what_is_of_a_part_of_the_sentences_says_so(full: Gathered) -> None:
+    assert "What follows of" not in page_of(full)
+    partial = dataclasses.replace(full, rows=dataclasses.replace(full.rows, total=full.rows.read + 1000))
+    shown = plain(Page(page_of(partial)).text)
+    read, total = partial.rows.read, plain(number(partial.rows.total))
+    assert f"What follows of languages, scores, weights and noise is of the first {read} of {total} sentences" in shown
+    assert shown.count(f", in {read} sentences") == 2, "of the languages, and of fragility"
 
 
 def test_text_from_strangers_is_shown_not_obeyed(full: Gathered) -> None:
