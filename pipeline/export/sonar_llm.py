@@ -23,6 +23,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.formats import counted
 from pipeline.console.progress import RowProgress
 from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
 from pipeline.select.selection import Selection
@@ -73,8 +74,19 @@ def write_sonar_llm(
     if others["test"]:
         _save(target, f"{PREFIX}_test.pt", {"test": others["test"]}, written)
     _save(target, "sonar_eos_embedding.pt", end, written)
-    written.next_step = f"The trainer reads ./{FOLDER}: where you start it, give the folder that name, or make a link"
+    written.next_step = (
+        f"{_lacking(written.by_split)}The trainer reads ./{FOLDER}: where you start it, give the folder that name, or "
+        "make a link"
+    )
     return written
+
+
+def _lacking(sequences: dict[str, int]) -> str:
+    """Say what the trainer needs and does not get."""
+    train = sequences.get("train", 0)
+    told = f"Too little to train on: {counted(train, 'sequence')} for {BUCKETS} buckets, each of which needs one. "
+    validation = "There is no validation sequence, of which the trainer needs one: raise split.validation. "
+    return told * (train < BUCKETS) + validation * (not sequences.get("validation"))
 
 
 class _Buckets:

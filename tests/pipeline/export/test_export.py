@@ -111,7 +111,7 @@ def test_a_normalizer_goes_with_its_card(corpus: Corpus, tmp_path: Path) -> None
 
 
 def test_sonar_llm_comes_back_as_its_trainer_reads_it(corpus: Corpus, tmp_path: Path) -> None:
-    export(corpus, "sonar-llm", tmp_path / "to", SelectOptions(WHERE))
+    shown = export(corpus, "sonar-llm", tmp_path / "to", SelectOptions(WHERE))
     name = str(tmp_path / "to/tiny_stories_sonar_embeddings_{}.pt")
     end = torch.load(tmp_path / "to/sonar_eos_embedding.pt")
     buckets = [torch.load(name.format(f"train_bucket_{number}"))["train"] for number in range(100)]
@@ -130,6 +130,9 @@ def test_sonar_llm_comes_back_as_its_trainer_reads_it(corpus: Corpus, tmp_path: 
             assert [one.tobytes() for one in tensor.numpy().astype(np.float16)[:-1]] == embeddings
     sizes = [len(bucket) for bucket in buckets]
     assert max(sizes) - min(sizes) <= 1
+    assert (f"Too little to train on: {sum(sizes)} sequences for 100 buckets" in shown) == (min(sizes) == 0)
+    few = export(corpus, "sonar-llm", tmp_path / "few", SelectOptions("split == 'train' and position == 0"))
+    assert "Too little to train on" in few and "There is no validation sequence" in few and "There is no" not in shown
     rows = corpus.table("text", "embedding").to_pylist()
     assert end == next(row["embedding"] for row in rows if row["text"] == "End of sequence.")
 
