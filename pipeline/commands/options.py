@@ -277,7 +277,16 @@ def open_corpus(where: str) -> Corpus:
 
 
 def tell_changes(where: str, store: Store, config: RunConfig) -> None:
-    """Say which settings of a YAML file were edited since the newest run, so that the corpus is not of these."""
+    """Say which settings of a YAML file were edited since the newest run, so that the corpus is not of these.
+
+    Args:
+        where: the file, as it was named.
+        store: the corpus.
+        config: the file's configuration.
+
+    Raises:
+        NoRunError: if nothing has run yet.
+    """
     from pipeline.corpus.runs import changed_settings
 
     if changed := changed_settings(store, config):
