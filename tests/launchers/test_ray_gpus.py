@@ -7,7 +7,6 @@ compute there computes on the CPU.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from collections import Counter
@@ -16,9 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import ray
 
-from launchers.local import ENVIRONMENT, OBJECT_STORE
+from launchers import local
 from launchers.ray_data import Work, flow, items_of
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
@@ -70,16 +68,12 @@ class PatientVisitor:
 
 @contextlib.contextmanager
 def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    ray.init(
-        address="local", num_cpus=cpus, num_gpus=gpus, object_store_memory=OBJECT_STORE, include_dashboard=False,
-        log_to_driver=False, logging_level="ERROR",
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    """The Ray of a run on this machine, which is started again where it is too busy to start within Ray's 30 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "devices", lambda: ["cuda"] * gpus)
+        patch.setattr(local, "_fewer_cpus", lambda: cpus)
+        with local.ray_on_this_machine():
+            yield
 
 
 @pytest.mark.slow
