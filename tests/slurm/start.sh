@@ -7,7 +7,7 @@
 # ended and deleted, for jobs that it had queued would run now and hold the node.
 #
 # What the tests count on: partitions main, short (at most 5 minutes) and urgent (its jobs preempt those of the others,
-# which are requeued); 16 CPUs and 32 GB, whatever the machine has, so that the tasks of several tests run at once; one
+# which are requeued); 8 CPUs and 32 GB, whatever the machine has, so that several tasks run at once and not too many; one
 # `seat` (gres), for which a job of urgent preempts the job that has it and no other; arrays of at most 50 tasks;
 # a requeued job starts again within seconds (cred_expire); accounts and limits are enforced.
 set -euo pipefail
@@ -146,7 +146,7 @@ KillWait=5
 MinJobAge=300
 MaxArraySize=50
 MaxJobCount=10000
-NodeName=$node NodeAddr=127.0.0.1 CPUs=16 RealMemory=32000 Gres=seat:1 Features=cpu State=UNKNOWN
+NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=32000 Gres=seat:1 Features=cpu State=UNKNOWN
 PartitionName=main Nodes=$node Default=YES MaxTime=1-00:00:00 DefMemPerCPU=500 PriorityTier=1
 PartitionName=short Nodes=$node MaxTime=5 DefMemPerCPU=500 PriorityTier=1
 PartitionName=urgent Nodes=$node MaxTime=60 DefMemPerCPU=500 PriorityTier=10
