@@ -230,9 +230,9 @@ def load_checked(config: Path, overrides: list[str] | None = None, launcher: str
     from pipeline.planning.checks import load_checked as load_all
 
     chosen = [f"launcher.kind={launcher}"] if launcher else []
+    without_pandas()
     with announced(notes, "checking the inputs"):
-        without_pandas()
-    checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
+        checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
     for text in checked.notices:
         err.print(f"Warning: {visible(text)}", style="yellow", markup=False, highlight=False)
     return checked
