@@ -283,9 +283,9 @@ def rate_path(config: RunConfig, stage: str) -> str:
     return f"{layout.FITS}/rates/{stage}-{rows}{trial}.json"
 
 
-def _limits(config: RunConfig) -> dict[str | None, int]:
+def _limits(config: RunConfig) -> dict[str, int]:
     """Return the `limit` of each input that has one."""
-    return {one.name: one.limit for one in config.input if one.limit is not None}
+    return {str(one.name): one.limit for one in config.input if one.limit is not None}
 
 
 def commit_rate(store: Store, config: RunConfig, stage: str, rows: int, estimated: float) -> Rate:

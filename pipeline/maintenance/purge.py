@@ -153,7 +153,8 @@ def _say_decoder(console: Console, corpus: Corpus, chunks: Collection[str]) -> N
     path = corpus.view.fits.get("decoder")
     record = read_record(corpus.store, path) if path else None
     if record and not set(record.chunks).isdisjoint(chunks):
-        told = f"made with them, and not changed: {record.path}; pipeline run --refit decoder makes it without them"
+        again = "pipeline run --refit decoder makes it again without them"
+        told = f"made with them, and not changed: {record.path}; {again}"
         console.print(Text(told, style="yellow"), soft_wrap=True)
 
 

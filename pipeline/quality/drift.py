@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +80,12 @@ def records_of(corpus: Corpus) -> list[FitRecord]:
 def predicted_score(corpus: Corpus) -> str:
     """Return the score of fragility that `fragility_predicted` and `weight` follow: `cosine` or `bleu`."""
     return str(corpus.view.stages["predictor"]["predictor"]["score"])
+
+
+def fit_summary(corpus: Corpus, record: FitRecord) -> FitSummary:
+    """Return what reports and measures say of a fit."""
+    found = FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
+    return replace(found, score=predicted_score(corpus)) if record.name == "predictor" else found
 
 
 ROWS = 20_000

@@ -32,7 +32,7 @@ from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.quality.among import JudgedLanguages, StartsOfDocuments
-from pipeline.quality.drift import RELATIVE_ERROR, drift, predicted_score, records_of
+from pipeline.quality.drift import RELATIVE_ERROR, drift, fit_summary, records_of
 from pipeline.select.command import KEPT, removed_by
 
 FEW = 50  # of groups with fewer measured rows nothing is told
@@ -184,10 +184,8 @@ def _of_fits(corpus: Corpus, name: str) -> float | str:
             errors = record.numbers.get(RELATIVE_ERROR)
             return float(errors[-1]) if isinstance(errors, list) and errors else "the fit has no held-out error"
         if record.name == fit:
-            found = record.numbers.get(f"pearson_{predicted_score(corpus)}")
-            if isinstance(found, float) and math.isfinite(found):
-                return found
-            return "the fit has no correlation on held-out sentences"
+            held_out = fit_summary(corpus, record).held_out()
+            return held_out[0] if held_out else "the fit has no correlation on held-out sentences"
     return f"the newest run has no fit {fit} yet"
 
 

@@ -1,5 +1,5 @@
 """Classifies every character for segmentation, as bits in tables over the planes of Unicode; each is built at its first
-character, in some 30 ms. Grapheme clusters, what readers perceive as one character, are found at 0.1 µs per character.
+character, in some 50 ms. Grapheme clusters, what readers perceive as one character, are found at 0.1 µs per character.
 """
 
 from __future__ import annotations

@@ -186,13 +186,13 @@ def _serve() -> dict[str, Any]:
 
 def _do_what_each_would_do_first() -> None:
     """Load the rules of the languages of most tests, and what a first sentence and a first batch bring along."""
-    import lxml.etree  # noqa: F401  # sacrebleu's
-    import sacrebleu.metrics  # noqa: F401
     import torch
 
     from stages.segment.rules.spacy_rules import SpacyRules
     from stages.segment.text import Text
 
+    for module in ("sacrebleu.metrics", "lxml.etree"):  # the second is imported by the first, but later
+        importlib.import_module(module)
     for code in ("en", "de"):
         SpacyRules(code)
     Text(["a \U0001f600"])

@@ -9,7 +9,6 @@ rows, the vectors of about the first 262 144.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from itertools import groupby
 
@@ -17,9 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.base.errors import ConfigError, visible
-from pipeline.corpus.fits import FitRecord
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.drift import Drift, FitSummary, drift, predicted_score, records_of
+from pipeline.quality.drift import Drift, FitSummary, drift, fit_summary, records_of
 from pipeline.quality.expectations import Expectation
 from pipeline.quality.report import curated
 from pipeline.quality.report.expected import broken_expectations, expectations
@@ -205,11 +203,5 @@ def write_corpus_report(
     except ConfigError as error:  # a run that stopped before it made the columns of the condition
         say(f"the report leaves out the selection: {error}")
         removed = []
-    fits, moved = [summary(corpus, one) for one in records], drift(corpus, records)
+    fits, moved = [fit_summary(corpus, one) for one in records], drift(corpus, records)
     return write_report(corpus, to, fits, moved, removed, max_rows, expected, compared)
-
-
-def summary(corpus: Corpus, record: FitRecord) -> FitSummary:
-    """Return what a report says of a fit."""
-    found = FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
-    return replace(found, score=predicted_score(corpus)) if record.name == "predictor" else found

@@ -121,7 +121,7 @@ def test_of_a_document_that_was_cut_each_sub_document_counts(tmp_path: Path) -> 
     assert at_once.sum() == 10 and (np.concatenate(in_pieces) == at_once).all()
 
 
-def test_the_correlation_is_of_the_score_that_weights_follow(corpus: Corpus) -> None:
+def test_the_correlation_is_of_the_score_that_weights_follow() -> None:
     numbers = {"pearson_cosine": 0.9, "pearson_bleu": 0.7, "held_out_rows": 40.0}
     assert FitSummary("predictor", 90, 2, numbers, "cccc", "bleu").held_out() == (0.7, 40)
     assert FitSummary("predictor", 90, 2, numbers, "cccc").held_out() == (0.9, 40)
