@@ -46,7 +46,7 @@ from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
 from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
-from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
+from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of, sampling_in_evaluation
 from pipeline.training.record import Pinned, Started, read_started
 from pipeline.training.status import read_metrics, training_statuses
 from pipeline.training.trackers.about import OTHERS, Attachment, about
@@ -82,14 +82,16 @@ class EvaluateOptions:
     by: str | None = None  # column of documents by which figures are also given
 
 
-class _TrainedSteps(BaseModel):
+class _EvaluatedModel(BaseModel):
     steps: int | None = None
+    sampling: dict[str, Any] | None = None
 
 
-class _EvaluatedSteps(BaseModel):
-    """The part of a table beside a model that is read again."""
+class _Evaluated(BaseModel):
+    """The part of a table beside a model that is read again. `sentences_asked`: 0 in tables of earlier versions."""
 
-    models: dict[str, _TrainedSteps]
+    sentences_asked: int = 0
+    models: dict[str, _EvaluatedModel]
 
 
 def evaluate(
@@ -233,7 +235,8 @@ def _figures(
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
     """Evaluate what a training ends with, on its own test split, or on its validation split if there is no other.
 
-    Nothing happens if that was done for this step, or if the settings ask for no evaluation.
+    Nothing happens if the settings ask for no evaluation, or if the table beside the model is of this step, drawn in
+    this way, and of at least as many sentences.
 
     Args:
         console: where the table is printed.
@@ -248,7 +251,7 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
         return
     index = index_of_training(corpus, pinned)
     split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
-    if split and _steps_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name) != started.settings.steps:
+    if split and not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
         rows = evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
         _track(console, corpus.store, run, started, split, rows.get(name))
 
@@ -292,15 +295,17 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     )
 
 
-def _steps_evaluated(store: Store, path: str, name: str) -> int | None:
-    """Return how many steps a model had been trained when it was evaluated; None: it was not."""
+def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
+    """Whether the table at `path` has the figures of a finished model that its settings ask for."""
     if not store.exists(path):
-        return None
+        return False
     try:
-        models = read_json(store, path, _EvaluatedSteps, "it is made again").models
+        table = read_json(store, path, _Evaluated, "it is made again")
     except DamagedError:
-        return None
-    return models[name].steps if name in models else None  # unfinished ones have longer names
+        return False
+    of_model = table.models.get(name)  # unfinished ones have longer names
+    wanted = _EvaluatedModel(steps=started.settings.steps, sampling=asdict(sampling_in_evaluation(started)))
+    return of_model == wanted and table.sentences_asked >= started.settings.evaluate_sentences
 
 
 @contextlib.contextmanager
@@ -378,6 +383,7 @@ def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) 
         "split": options.split,
         "documents": documents,
         "sentences": sentences,
+        "sentences_asked": options.sentences,
         "pool": len(judge.pool),
         "seed": options.seed,
         "encoder": index.about.model,

@@ -14,7 +14,7 @@ from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.table import SweptValue
 from pipeline.training.model_file import ModelHeader, load_model
-from pipeline.training.record import RECORD, located, read_started
+from pipeline.training.record import RECORD, Started, located, read_started
 from pipeline.training.status import training_statuses
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.card import options_of, trained_lcms
@@ -123,6 +123,13 @@ def load_trained(
         if generation[name] >= 1:
             generation[name] = math.inf  # the cosine of equal vectors may exceed 1 by rounding
     return Trained(place, model, about, replace(paper_sampling(model.card.kind, generating), **chosen), generation)
+
+
+def sampling_in_evaluation(started: Started) -> Sampling:
+    """Return how the embeddings of a training's model are drawn when it is evaluated without options."""
+    given = started.settings.sampling.given() if started.settings.sampling else {}
+    chosen = {name: value for name, value in given.items() if name not in OF_GENERATION}
+    return replace(paper_sampling(started.pinned.card["kind"], generating=False), **chosen)
 
 
 def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:

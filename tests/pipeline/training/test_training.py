@@ -272,6 +272,23 @@ def test_what_a_training_ends_with_is_of_its_own_selection_and_last_step(corpus:
     table.write_text(json.dumps(found))
     end()
     assert json.loads(table.read_text())["models"]["own"]["steps"] == 3
+    end()
+    before = table.read_text()
+    record = folder(corpus, "own") / "run.json"
+    started = json.loads(record.read_text())
+    for changed in ({"evaluate_sentences": 2000}, {"sampling": {"steps": 5, "end_cosine": 0.5}}):
+        started["settings"] |= changed
+        write_record(record, started)
+        end()
+        assert table.read_text() != before, changed
+        before = table.read_text()
+        end()
+        assert table.read_text() == before, changed
+    assert json.loads(before)["models"]["own"]["sampling"]["steps"] == 5
+    started["settings"]["evaluate_sentences"] = 20
+    write_record(record, started)
+    end()
+    assert table.read_text() == before  # it has more than that
 
 
 def test_a_training_that_was_begun_before_a_setting_existed_goes_on(corpus: Path) -> None:
