@@ -12,6 +12,7 @@ SHOWN = {  # texts of outputs, and pictures
     "first-look.ipynb": (("documents   18 in = 18 kept", "postgresql-eng", "score"), 1),
     "duplicates-and-map.ipynb": (("3 of 48 documents", "copy-of-2", "near_duplicate_of is null"), 1),
     "segmenter-and-cap.ipynb": (("sat-capped", "spacy-capped", "end like a sentence"), 1),
+    "teach-a-model-to-answer.ipynb": (("answer_start int64", "[it goes on]", "ROUGE-L"), 0),
     "train-and-compare.ipynb": (("two-tower", "previous sentence", "[it goes on]"), 1),
     "what-sonar-cannot-represent.ipynb": (("with a digit", "below 20", "autobleu >= 20"), 0),
 }
