@@ -2,7 +2,7 @@
 
     data/split=train/<part>.parquet     text_sentences: list<string>
                                         text_sentences_sonar_emb: list<fixed_size_list<halffloat>[dim]>
-                                        doc_id, piece, lang
+                                        doc_id, subdocument, piece (together unique), lang
     datacard.yaml                       to copy into lcm/datacards/
     normalizer.pt  normalizer.yaml      if there is one: the card to copy into lcm/cards/
 
@@ -102,12 +102,13 @@ def _table(pieces: ExportedSequences, documents: pa.Table) -> pa.Table:
     offsets = pa.array(pieces.offsets, pa.int32())
     dim = pieces.embeddings.shape[1]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(pieces.embeddings.reshape(-1)), dim)
-    of_document = documents.select(["doc_id", "lang"]).take(pa.array(pieces.doc))
+    of_document = documents.select(["doc_id", "subdocument", "lang"]).take(pa.array(pieces.doc))
     return pa.table(
         {
             TEXT: pa.ListArray.from_arrays(offsets, pieces.text),
             EMBEDDINGS: pa.ListArray.from_arrays(offsets, vectors),
             "doc_id": of_document["doc_id"],
+            "subdocument": of_document["subdocument"],
             "piece": pa.array(pieces.piece, pa.int32()),
             "lang": of_document["lang"],
         }
@@ -122,7 +123,7 @@ class _RowGroups:
             "compression": "zstd",
             "compression_level": 1,
             "use_dictionary": ["lang"],
-            "write_statistics": ["doc_id", "piece", "lang"],
+            "write_statistics": ["doc_id", "subdocument", "piece", "lang"],
             "column_encoding": {f"{EMBEDDINGS}.list.element.list.element": "BYTE_STREAM_SPLIT"},
             "data_page_size": 8 << 20,
         }

@@ -13,6 +13,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_lcm_takes_the_suffix_and_the_wrapping_of_the_release(corpus: Corpus, tm
     wrapped = pa.ListArray.from_arrays(offsets, column.flatten())
     schema = pa.schema([table.schema.field(EMBEDDINGS)])
     assert pa.Table.from_pydict({EMBEDDINGS: wrapped}, schema=schema).num_rows == 2
+
+
+def test_sub_documents_of_the_lcm_layout_have_keys_of_their_own(tmp_path: Path) -> None:
+    segment = {"method": "spacy-capped", "max_chars": 200, "max_document_sentences": 5}
+    corpus = Corpus(str(make_corpus(tmp_path / "long", until="encode", segment=segment)))
+    export(corpus, "lcm", tmp_path / "to", SelectOptions("chars >= 20"))
+    rows = pads.dataset(tmp_path / "to/data").to_table(["doc_id", "subdocument", "piece"]).to_pylist()
+    keys = {(row["doc_id"], row["subdocument"], row["piece"]) for row in rows}
+    assert len(keys) == len(rows) > len({(row["doc_id"], row["piece"]) for row in rows})
 
 
 def test_lcm_embeddings_are_packed_as_the_corpus_packs_them(corpus: Corpus, tmp_path: Path) -> None:
