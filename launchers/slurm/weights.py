@@ -17,6 +17,7 @@ from pipeline.base.formats import counted, size
 from pipeline.config.run_config import RunConfig
 from stages.cards import CardError
 from stages.fragility.card import load_external_card
+from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import FileRole, load_card
 
@@ -31,6 +32,8 @@ def fetch_weights(console: Console, config: RunConfig) -> None:
             places.add(card.path(role))
         if config.fragility:
             load_external_card(config.fragility.external).files()
+        if config.language and config.language.identifier:
+            load_identifier_card(config.language.identifier).files()
         if config.segment.uses_sat:
             _fetch_sat(config.segment.sat)
     except CardError as error:

@@ -217,7 +217,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
         section = data.get(name)
         if not isinstance(section, dict):
             continue
-        for key in ("model", "external"):
+        for key in ("model", "external", "identifier"):
             if str(section.get(key, "")).endswith((".yaml", ".yml")):
                 section[key] = str(base / section[key])
         if isinstance(section.get("file"), str):

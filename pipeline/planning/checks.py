@@ -154,6 +154,12 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
         others.append(
             (("fragility", "external"), config.fragility.external, load_external_card, shipped_external_cards())
         )
+    if config.language and config.language.identifier:
+        from stages.language.card import load_identifier_card, shipped_identifier_cards
+
+        others.append(
+            (("language", "identifier"), config.language.identifier, load_identifier_card, shipped_identifier_cards())
+        )
     if config.train:
         others.append((("train", "model"), config.train.model, load_lcm_card, shipped_lcm_cards()))
     for keys, name, load, known in others:

