@@ -93,11 +93,11 @@ def say_purged(console: Console, store: Store, run: str) -> None:
 
     Args:
         console: where it is printed.
-        store: the corpus.
+        store: the corpus, which is looked at, and so are the others of the mix.
         run: the folder of the training.
     """
-    pinned = {one.digest[:12] for one in read_started(store, run).pinned.indexes if not one.url}
-    if pinned & purged_from(store):
+    indexes = read_started(store, run).pinned.indexes
+    if any(one.digest[:12] in purged_from(Store(one.url) if one.url else store) for one in indexes):
         console.print(
             f"{run} learned from documents that were purged since; without them: pipeline train corpus.yaml --fresh",
             style="yellow",

@@ -37,6 +37,7 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, prepare, processes_of, train
 from pipeline.training.worker import _Work, work
+from tests.support.cli import pipeline
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
@@ -469,6 +470,11 @@ def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path
     own = loader.sources[0].index.about.splits["train"][2]
     shares = [source.weight for source in loader.sources]
     assert shares == [own, loader.sources[1].index.about.splits["train"][2]] and shares[0] > 2 * shares[1] > 0
+    mix = [{"path": str(small.parent / "out")}]
+    assert "purged" not in trained(corpus, "mixed", steps=1, corpora=mix)
+    (tmp_path / "ids").write_text(Corpus(str(small.parent / "out")).documents(0)["doc_id"][0].as_py())
+    assert pipeline("purge", small.parent / "out", "--ids", tmp_path / "ids").returncode == 0
+    assert "train/mixed learned from documents that were purged since" in trained(corpus, "mixed", steps=1, corpora=mix)
 
 
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
