@@ -302,7 +302,7 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
     `languages` are the codes that documents may have; None allows any. A text of nothing but white space is dropped for
     the same reason as after segmenting. Raises StartError if the identification model is missing.
     """
-    from stages.language.identifier import identifier
+    from stages.language.identifier import SONAR_CODES, identifier
     from stages.segment import marks
 
     with starting("lang: detect"):
@@ -320,8 +320,10 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
             what = f"{seems}, below lang.detect.threshold {settings.threshold}; {stated}, or lower the threshold"
             raise BadRecordError(NOT_CERTAIN, what)
         if found.lang is None:
-            what = f"{seems}, for which SONAR has no code in this script; leave such documents out"
-            raise BadRecordError(UNKNOWN_LANGUAGE, f"{what}, or {stated}", lang=found.label)
+            codes = " or ".join(SONAR_CODES.get(found.label, ()))
+            why = f"but few of its letters are in the script of {codes}" if codes else "for which SONAR has no code"
+            what = f"{seems}, {why}; leave such documents out, or {stated}"
+            raise BadRecordError(UNKNOWN_LANGUAGE, what, lang=found.label)
         if languages is not None and found.lang not in languages:
             what = f"{seems}: {found.lang}, which is not among the model's {len(languages)} languages"
             what = f"{what}; use a model that knows it, or leave such documents out"

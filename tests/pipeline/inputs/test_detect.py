@@ -72,6 +72,8 @@ def test_languages_that_cannot_be_encoded(tmp_path: Path) -> None:
     assert "nld_Latn, which is not among the model's 5 languages; use a model that knows it" in dutch.error
     traditional = refused(tmp_path, SENTENCES["zho_Hant"])
     assert "zho_Hant, which is not among" in traditional.error
+    mixed = refused(tmp_path, "在 LibreOffice Calc 中 ABCDEFGHIJKLMNOPQRSTUVWXYZ", {"detect": {"threshold": 0.1}})
+    assert "'zh'" in mixed.error and "few of its letters are in the script of zho_Hans or zho_Hant" in mixed.error
 
 
 def test_nothing_to_tell_a_language_by(tmp_path: Path) -> None:
