@@ -52,16 +52,21 @@ def spread(config: Config, console: Console, url: str, run: str, processes: int 
     try:
         with joined(checked_address(config), show=True):
             check_nodes(config, run, ())
-            _fit(partial(_work, url, run), Store(url), settings, partial(training_status, Store(url), run))
+            _fit(
+                partial(_work, url, run, config.launcher.storage_patience),
+                Store(url),
+                settings,
+                partial(training_status, Store(url), run),
+            )
     finally:
         signal.signal(signal.SIGINT, before)  # Ray takes it
 
 
-def _work(url: str, run: str) -> None:
+def _work(url: str, run: str, patience: float) -> None:
     """Train in a worker."""
     from pipeline.training.worker import work
 
-    work(Console(width=LOG_WIDTH), url, run)
+    work(Console(width=LOG_WIDTH), url, run, patience)
 
 
 def _fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:

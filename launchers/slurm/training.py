@@ -26,11 +26,13 @@ from launchers.restart import RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import ask
-from launchers.slurm.submit import jobs_root, pipeline_command
+from launchers.slurm.submit import jobs_root, patience_of, pipeline_command
 from pipeline.base.errors import CorpusError, PipelineError, StartError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest
 from pipeline.corpus.reader import Corpus
+from pipeline.storage import retry
+from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 from pipeline.training.status import Job, TrainingStatus, read_job, record_failure, training_status, write_job
 
@@ -66,8 +68,8 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
             return None
         folder = root / run.replace("/", "-")
         (job,) = jobs.submit(
-            pipeline_command("training", store.url, run), config.launcher, folder, run.rpartition("/")[2],
-            nodes=config.launcher.train_nodes,
+            pipeline_command("training", store.url, run, *patience_of(config)), config.launcher, folder,
+            run.rpartition("/")[2], nodes=config.launcher.train_nodes,
         )  # fmt: skip
         write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
@@ -95,6 +97,7 @@ def train_in_job(console: Console, url: str, run: str) -> None:
 
     Raises:
         StartError: if the code differs from that with which the job was queued.
+        AwayError: if the store was away for longer than this process waits; nothing is recorded then.
     """
     from launchers.devices import devices
     from pipeline.training.evaluation.evaluate import evaluate_trained
@@ -105,8 +108,10 @@ def train_in_job(console: Console, url: str, run: str) -> None:
     try:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
-        program = ["-m", "pipeline.training.worker", url, run]
+        program = ["-m", "pipeline.training.worker", url, run, str(retry.patience())]
         _run_in_job(console, program, read_started(store, run).settings.processes, partial(training_status, store, run))
+    except AwayError:
+        raise
     except PipelineError as error:
         record_failure(store, run, str(error))
         raise

@@ -308,8 +308,10 @@ def worker(corpus: str, phase: str, patience: Annotated[float | None, typer.Opti
         Task(out, corpus, phase).work()
 
 
-def training(corpus: str, run: str) -> None:
+def training(corpus: str, run: str, patience: Annotated[float | None, typer.Option()] = None) -> None:
     """Train RUN on the nodes of the SLURM job that this process is the first of. Jobs call this."""
+    from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.training import train_in_job
 
-    train_in_job(out, corpus, run)
+    with queued_again_when_away(out, patience):
+        train_in_job(out, corpus, run)

@@ -169,16 +169,27 @@ def first_only(config: RunConfig) -> bool:
     return config.duplicate_ids == "keep-first"
 
 
+def ids_may_repeat(config: RunConfig) -> bool:
+    """Return whether two documents can have the same id: from a column, or as text files of the same path in two
+    inputs.
+    """
+    return len(config.input) > 1 or any(one.id for one in config.input)
+
+
 def compares_ids(config: RunConfig) -> bool:
     """Return whether ids are compared over the whole corpus before anything is segmented."""
-    return config.duplicate_ids in ("error", "keep-first") and any(one.id for one in config.input)
+    return config.duplicate_ids in ("error", "keep-first") and ids_may_repeat(config)
 
 
 def compared_chunks(config: RunConfig, chunks: ChunkTable) -> ChunkTable:
-    """Return the chunks of inputs that name an id column, ordered by input, path and record."""
+    """Return the chunks whose ids may repeat, ordered by input, path and record: those of inputs that name an id
+    column, and of text files, whose ids are their paths. Ids that are made for other records are hashes.
+    """
     order, ranks = in_input_order(config, chunks)
-    named = np.asarray([one.id is not None for one in config.input])
-    return chunks.take(order[named[ranks[order]]])
+    named = np.asarray([one.id is not None for one in config.input])[ranks]
+    formats = chunks.table["format"].combine_chunks().cast(pa.string())
+    named |= pc.is_in(formats, pa.array(["text", PACKED])).to_numpy(zero_copy_only=False)
+    return chunks.take(order[named[order]])
 
 
 def in_input_order(config: RunConfig, chunks: ChunkTable) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

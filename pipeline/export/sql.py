@@ -11,11 +11,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import plain
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.export.rows import free
@@ -30,6 +32,7 @@ _SQL_TYPES = {
     "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER", "uint64": "UBIGINT", "float": "REAL",
     "double": "DOUBLE", "string": "VARCHAR", "date32[day]": "DATE",
 }  # fmt: skip
+_SHOWN = 60  # characters of a name in a comment
 _NUMBERS = ("part", "row")  # that views make themselves
 _OF_FILES = ("doc", "lang", "first_row", "rows")  # of documents: also in sentences, or only the part's own numbers
 
@@ -58,7 +61,12 @@ def duckdb_views(corpus: Corpus) -> str:
     part, or while its files still hold purged documents.
     """
     families = [family for family in families_of(corpus) if family not in VECTORS]
-    views = [_view(family, live_files(corpus, family), corpus) for family in families]
+    renamed = [
+        f"-- The kept column {plain(name, _SHOWN)} is {plain(one.shown, _SHOWN)} here: SQL does not heed case.\n"
+        for name, one in _renamed(corpus).items()
+    ]
+    views = ["".join(renamed)] if renamed else []
+    views += [_view(family, live_files(corpus, family), corpus) for family in families]
     joined = [
         f"JOIN {_name(family)} USING (part, row)" for family in families if family not in ("documents", "sentences")
     ]
@@ -93,9 +101,33 @@ def _view(family: str, files: list[str], corpus: Corpus) -> str:
     return f"CREATE OR REPLACE VIEW {_name(family)} AS\n" + "UNION ALL BY NAME\n".join(selects).rstrip("\n") + ";\n"
 
 
-def _renamed(corpus: Corpus) -> list[str]:
-    """Return the kept columns that SQL would take for `part` or `row`."""
-    return [one for one in corpus.kept_types if one.lower() in _NUMBERS]
+@dataclass(frozen=True)
+class _Renamed:
+    """The names of a kept column: `read` by DuckDB from a file, and `shown` by the views."""
+
+    read: str
+    shown: str
+
+
+def _renamed(corpus: Corpus) -> dict[str, _Renamed]:
+    """Return the kept columns that SQL would take for another one, since case does not matter to it.
+
+    DuckDB gives a column of a file that has the name of an earlier one a number: `lang`, `Lang` are `lang`, `Lang_1`.
+    """
+    taken = [*_NUMBERS, *_OF_FILES, *(name for name in corpus.catalogue if name not in corpus.kept_types)]
+    times = dict.fromkeys(map(str.lower, layout.DOCUMENT_COLUMNS), 1)
+    found: dict[str, _Renamed] = {}
+    for name in sorted(corpus.kept_types):  # their order in files
+        read = name
+        if (key := name.lower()) in times:
+            while read.lower() in times:
+                read = f"{name}_{times[key]}"
+                times[key] += 1
+        times[read.lower()] = 1
+        if read != name or key in {one.lower() for one in taken}:
+            found[name] = _Renamed(read, free(name, [*taken, *corpus.kept_types]))
+        taken.append(found[name].shown if name in found else name)
+    return found
 
 
 def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
@@ -105,7 +137,7 @@ def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
     row, excluded, option = (
         ("file_row_number AS row, ", [file_name, "file_row_number"], ", file_row_number = true")
         if numbers
-        else ("", [file_name, *map(_quoted, _renamed(corpus))], ", union_by_name = true")
+        else ("", [file_name, *(_quoted(one.read) for one in _renamed(corpus).values())], ", union_by_name = true")
     )
     return (
         f"SELECT regexp_extract({file_name}, '{_PART}', 1) AS part, {row}* EXCLUDE ({', '.join(excluded)}){casts}\n"
@@ -121,26 +153,30 @@ def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
     groups: dict[str, list[str]] = {}
     for part, file in zip(corpus.parts, files, strict=True):
         mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
-        casts = {name: _cast(name, mine.get(name, TEXT), kind) for name, kind in corpus.kept_types.items()}
-        moved = {name: casts.pop(name) or f"{_quoted(name)} AS {_quoted(name)}" for name in _renamed(corpus)}
-        needed = ", ".join(cast for cast in casts.values() if cast)
-        others = "".join(
-            f", {cast.removesuffix(_quoted(name))}{_quoted(free(name, [*corpus.catalogue, *_NUMBERS]))}"
-            for name, cast in moved.items()
+        renamed = _renamed(corpus)
+        casts = {
+            name: _cast(renamed[name].read if name in renamed else name, mine.get(name, TEXT), kind)
+            for name, kind in corpus.kept_types.items()
+        }
+        needed = ", ".join(
+            f"{cast} AS {_quoted(name)}"
+            for name, cast in casts.items()
+            if name not in renamed and cast != _quoted(name)
         )
+        others = "".join(f", {casts[name]} AS {_quoted(one.shown)}" for name, one in renamed.items())
         groups.setdefault((f" REPLACE ({needed})" if needed else "") + others, []).append(file)
     return list(groups.items())
 
 
 def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
-    """Return the cast of a column in the files of a part; empty if it has the common type."""
-    if mine.arrow == common.arrow:
-        return ""
+    """Return the cast of a column in the files of a part; its name, if it has the common type."""
     column, kind = _quoted(name), common.arrow
+    if mine.arrow == kind:
+        return column
     if kind == pa.string() and pa.types.is_nested(mine.arrow):
-        return f"to_json({column})::VARCHAR AS {column}"
+        return f"to_json({column})::VARCHAR"
     cast = "TRY_CAST" if mine.arrow == pa.string() else "CAST"  # text that stands for nulls alone
-    return f"{cast}({column} AS {_sql_type(kind)}) AS {column}"
+    return f"{cast}({column} AS {_sql_type(kind)})"
 
 
 def _sql_type(kind: pa.DataType) -> str:

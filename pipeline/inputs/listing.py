@@ -36,9 +36,9 @@ FORMATS = {
     ".md": "text",
 }
 _TABLES = {
-    ".csv": "read_csv('IN.csv')",
-    ".tsv": "read_csv('IN.tsv', sep='\\t')",
-    ".xlsx": "read_excel('IN.xlsx')",
+    ".csv": "read_csv('IN.csv', dtype=str, keep_default_na=False)",
+    ".tsv": "read_csv('IN.tsv', sep='\\t', dtype=str, keep_default_na=False)",
+    ".xlsx": "read_excel('IN.xlsx', dtype=str, keep_default_na=False)",
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 SYSTEM = ("/proc/", "/sys/", "/dev/")

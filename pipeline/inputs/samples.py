@@ -42,7 +42,7 @@ class RecordSample:
     columns: Counter[str] = field(default_factory=Counter)
     langs: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
-    ids: Counter[str] = field(default_factory=Counter)  # of documents
+    ids: Counter[tuple[str, str]] = field(default_factory=Counter)  # of documents: source, and id
     splits: Counter[str] = field(default_factory=Counter)  # of documents
     sentences: int = 0  # about, if they were to be counted and there are at most COUNTED characters
     refused: dict[str, list[str]] = field(default_factory=dict)  # reason → errors
@@ -104,7 +104,7 @@ def sample(
                     found.documents += 1
                     found.characters += len(item.text)
                     found.langs[item.lang] += 1
-                    found.ids[item.doc_id] += 1
+                    found.ids[item.source, item.doc_id] += 1
                     found.splits[item.split] += 1
                     if count and found.characters <= COUNTED:
                         found.sentences += count(item.text)

@@ -282,19 +282,23 @@ def _misfits(one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> 
 
 def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
     """Yield what becomes of documents whose ids occur more than once among the first records."""
-    with_ids = [(one, first) for one, first in samples if one.id]
-    seen = sum((first.ids for _, first in with_ids), Counter[str]())
+    of_files = sum((first.ids for _, first in samples), Counter[tuple[str, str]]())
+    seen = Counter[str]()
+    for (_, doc_id), times in of_files.items():
+        seen[doc_id] += times
     (doc_id, times), *_ = seen.most_common(1) or [("", 0)]
     if times < 2 or config.duplicate_ids == "keep-all":
         return
+    within = max(of_files.values()) > 1
     becomes = {
         "error": "the run will end before it segments. Give every document its own id, or set duplicate_ids to "
         "keep-first or keep-all",
         "keep-first": "the first document of each id is kept; later ones are set aside",
-        None: "later ones in the same chunk are set aside. Set duplicate_ids (error, keep-first or keep-all) to say "
-        "what is meant, or name another column as id",
+        None: f"{'later ones in the same file are set aside' if within else 'all of them are kept'}. Set duplicate_ids "
+        "(error, keep-first or keep-all) to say what is meant, or name another column as id",
     }[config.duplicate_ids]
-    key = ("duplicate_ids",) if config.duplicate_ids else ("input", str(config.input.index(with_ids[0][0])), "id")
+    with_id = next((str(number) for number, one in enumerate(config.input) if one.id), None)
+    key = ("duplicate_ids",) if config.duplicate_ids or with_id is None else ("input", with_id, "id")
     yield (
         key,
         f"the first {number(seen.total())} documents have only {counted(len(seen), 'id')}; {number(times)} of them "

@@ -99,7 +99,7 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
         tables = [one for one in others if one.lower().endswith((".csv", ".tsv"))]
         convert = (
             f"; of {visible(tables[0])} pandas makes a file that is read: "
-            "pandas.read_csv(FILE, sep=…, dtype=str).to_parquet('documents.parquet')"
+            "pandas.read_csv(FILE, sep=…, dtype=str, keep_default_na=False).to_parquet('documents.parquet')"
             if tables
             else ""
         )

@@ -22,6 +22,7 @@ from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
+from pipeline.corpus.recipes import ids_may_repeat
 from pipeline.corpus.runs import EXPECTATIONS, REPORT, RunRecord, newest_is
 from pipeline.corpus.states import fold, total_of
 from pipeline.planning.estimate import FILE as ESTIMATE
@@ -104,7 +105,7 @@ def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:
 def _show_duplicates(console: Console, plan: Plan) -> None:
     """Say that ids have several documents, unless the configuration says what to do with them."""
     config, corpus = plan.config, Corpus(plan.config.output, plan.view)
-    if config.duplicate_ids or not any(one.id for one in config.input) or not 0 < len(corpus.parts) <= LISTED_PARTS:
+    if config.duplicate_ids or not ids_may_repeat(config) or not 0 < len(corpus.parts) <= LISTED_PARTS:
         return
     found = count_duplicate_ids(corpus)
     if found.ids:

@@ -234,7 +234,7 @@ class ChunkSegmenter:
     def _documents(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[Document]:
         settings = self._settings(chunk)
         later = self.recipes.duplicates.of(chunk.id)
-        any_id = settings.id is None or self.config.duplicate_ids == "keep-all"
+        any_id = self.config.duplicate_ids == "keep-all"
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):
             if isinstance(item, Rejected):
                 accounting.reject(item)
@@ -242,7 +242,7 @@ class ChunkSegmenter:
                 yield item
             elif item.doc_id in later:
                 accounting.quarantine_later(item, later[item.doc_id])
-            elif accounting.is_first(item, in_chunk=first_only(self.config)):
+            elif settings.id is None or accounting.is_first(item, in_chunk=first_only(self.config)):
                 yield item
 
     def _segment(

@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
 from pipeline.training.worker import progress, work
 
@@ -73,7 +74,7 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "pipeline.training.worker", url, run)
+        elastic_launch(config, sys.executable)("-m", "pipeline.training.worker", url, run, str(patience()))
     except SignalException:
         return
     except ChildFailedError as error:

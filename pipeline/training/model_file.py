@@ -113,6 +113,11 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
 def check_model(store: Store, run: str) -> None:
     """Raise `CorpusError` if a finished model does not match its description. Reads its files."""
     about = model_header(store, run)
+    if store.exists(f"{run}/{RECORD}") and about.pinned != read_started(store, run).pinned:
+        raise CorpusError(
+            f"{store.url}/{run}/{MODEL} is not of this training: {RECORD} beside it says other settings or data; "
+            "restore it, or delete it and run pipeline train, which writes it again from the newest checkpoint"
+        )
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
             raise _changed(store, run, path)

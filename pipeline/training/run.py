@@ -26,6 +26,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
 from pipeline.planning.section_checks import tracker_problems
 from pipeline.select.command import unfinished
+from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_files
@@ -70,6 +71,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     from pipeline.training.model_file import check_model
     from pipeline.training.worker import progress
 
+    be_patient(config.launcher.storage_patience)
     settings, store = settings_of(config), Corpus(config.output).store
     if spread is None:
         check_processes(settings.processes, settings.oversubscribe)

@@ -1,6 +1,6 @@
 """One process of a training: joins the others, resumes from the newest checkpoint, trains, saves.
 
-    python -m pipeline.training.worker CORPUS train/NAME      # started by torchrun, or alone
+    python -m pipeline.training.worker CORPUS train/NAME [PATIENCE]     # started by torchrun, or alone
 
 Its command is the same on one machine, on SLURM and on Ray; the training's folder says what to do (`prepare`). SIGTERM,
 SIGINT and SIGUSR2 ask all processes to finish the step, save and end with code 0: `progress` says whether it is done.
@@ -23,6 +23,8 @@ from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
+from pipeline.storage.remote import AwayError
+from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.index import read_index
@@ -70,19 +72,25 @@ def progress(store: Store, run: str) -> TrainingProgress:
     return TrainingProgress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
 
 
-def work(console: Console, url: str, run: str) -> None:
+def work(console: Console, url: str, run: str, patience: float | None = None) -> None:
     """Train until all is done, or until a signal asks to stop.
 
     Args:
         console: where progress is shown.
         url: the corpus.
-        run: the folder of the training; a `PipelineError` is recorded there before it is raised.
+        run: the folder of the training. A `PipelineError` is recorded there before it is raised, unless the store is
+            away.
+        patience: seconds to wait for a store that is away; None for those that this process waits anyway.
     """
+    if patience is not None:
+        be_patient(patience, from_start=True)
     store = Store(url)
     record = read_started(store, run)
     try:
         with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
             _Work(console, store, run, record, processes).all(asked_to_stop)
+    except AwayError:  # another try may succeed
+        raise
     except PipelineError as error:
         record_failure(store, run, str(error))
         raise
@@ -285,8 +293,9 @@ class _Heeding:
 def main() -> None:
     """Run `python -m pipeline.training.worker`."""
     console = Console(width=160)
+    url, run, *patience = sys.argv[1:]
     try:
-        work(console, *sys.argv[1:])
+        work(console, url, run, *map(float, patience))
     except PipelineError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.base.formats import number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import Plans
@@ -37,6 +37,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
+from pipeline.storage.records import parse_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.answers import Answers
 from pipeline.training.data.end_of_text import end_of_text_sentences
@@ -269,9 +270,9 @@ def read_index(corpus: Corpus, digest: str) -> Index:
         )
     try:
         blocks, parts = (table_of(corpus.store.read(path)) for path in paths)
-        about = IndexHeader.model_validate_json(blocks.schema.metadata[b"index"])
+        about = parse_json(blocks.schema.metadata[b"index"], IndexHeader, paths[0], "it is made again")
         index = Index(corpus.url, about, parts.cast(_PARTS), blocks.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
-    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError) as error:
+    except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError, DamagedError) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
             f"delete {paths[0]} and run the same command again, which rebuilds it"
@@ -356,7 +357,7 @@ def _fit(corpus: Corpus, name: str) -> str | None:
 
 
 def _write(corpus: Corpus, index: Index) -> None:
-    blocks = index.blocks.replace_schema_metadata({"index": index.about.model_dump_json()})
+    blocks = index.blocks.replace_schema_metadata({"index": sealed(index.about.model_dump_json())})
     for path, table in zip(reversed(layout.index_paths(index.digest)), (index.parts, blocks), strict=True):
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="zstd", write_statistics=False, write_page_checksum=True)

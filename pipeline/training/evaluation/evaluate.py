@@ -189,12 +189,14 @@ def evaluate(
             soft_wrap=True,
         )
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
+    if options.by:
+        by = f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"
+        files[by] = to_groups_csv(rows, options.by).encode()
     if options.sweeps:  # beside the table of the usual values, which stays
-        files = {"-sweep.json": files[".json"], "-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
+        files = {f"-sweep{ending}": data for ending, data in files.items()}
+        files |= {"-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
     elif options.sampling:  # other options than the training's, by which it is described
         files = {f"-sampled{ending}": data for ending, data in files.items()}
-    if options.by:
-        files[f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"] = to_groups_csv(rows, options.by).encode()
     for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):
         url, folder = place.rstrip("/").rsplit("/", 1)
         for ending, data in files.items():

@@ -1,13 +1,14 @@
 """Leaves out held-out documents that a model was trained on, when the split or the inputs were others.
 
-Nothing has to be read where the documents of a training are the files of the index that is evaluated: a document has
-one split. Of files that have been replaced since, ids, hashes of texts and splits are read. Nothing is known of a model
-that was trained elsewhere.
+Documents are the same if their texts are: ids may differ from one corpus of a mix to another. What the initial weights
+of a model learned from counts too. An exported model names its indexes, which are looked for in the corpus that is
+evaluated. Nothing has to be read where the documents of a training are the files of the index that is evaluated: a
+document has one split. Of other files, hashes of texts and splits are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +22,10 @@ from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.trained import Trained
+from pipeline.training.model_file import model_header
 from pipeline.training.record import located
 
-COLUMNS = ["doc_id", "text_hash", "split"]
+COLUMNS = ["text_hash", "split"]
 
 
 def without_seen(
@@ -47,7 +49,7 @@ def without_seen(
     left_out = [False] * len(held.ids)
     for one in trained if split != "train" else ():
         seen, is_known = _seen_by(one, index, held)
-        now = [document in seen for document in zip(held.ids, held.hashes, strict=True)]
+        now = [of_text in seen for of_text in held.hashes]
         if any(now):
             documents = len({held.ids[n] for n, here in enumerate(now) if here})
             console.print(
@@ -57,8 +59,8 @@ def without_seen(
             )  # fmt: skip
         if not is_known:
             console.print(
-                f"{one.name}: files of what it was trained on are gone or damaged, so whether it has seen what it is "
-                "judged by cannot be told",
+                f"{one.name}: what it was trained on is not all here, so whether it has seen what it is judged by "
+                "cannot be told",
                 style="yellow", markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         left_out = [before or here for before, here in zip(left_out, now, strict=True)]
@@ -73,25 +75,20 @@ def without_seen(
     return found, left_out
 
 
-def _seen_by(one: Trained, index: Index, held: HeldOut) -> tuple[set[tuple[str, str]], bool]:
-    """Return which documents, by id and hash of text, a model was trained on, and whether all files of its training
-    could be read.
-    """
+def _seen_by(one: Trained, index: Index, held: HeldOut) -> tuple[set[str], bool]:
+    """Return the hashes of texts that a model was trained on, and whether all files of its training could be read."""
     present = set(index.parts["documents"].to_pylist())
-    own = located(one.place)[0].url
     hashes = pa.array([int(value) for value in set(held.hashes)], pa.uint64())
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
     is_known = True
-    for pinned in one.about.pinned.indexes:
-        store = Store(pinned.url or own)
-        same = store.url == Store(index.url).url
-        try:
-            theirs = read_index(Corpus(store.url, store=store), pinned.digest)
-        except PipelineError:
-            is_known = is_known and not same  # a model that was copied here has left its index where it learned
+    for urls, digest in _learned_from(one):
+        found = next(filter(None, (_index_at(url, digest) for url in dict.fromkeys((*urls, index.url)))), None)
+        if found is None:
+            is_known = False
             continue
-        for path in theirs.parts["documents"].to_pylist():
-            if same and path in present:
+        store = Store(found.url)
+        for path in found.parts["documents"].to_pylist():
+            if store.url == Store(index.url).url and path in present:
                 continue
             try:
                 with store.open(path) as handle:
@@ -100,5 +97,35 @@ def _seen_by(one: Trained, index: Index, held: HeldOut) -> tuple[set[tuple[str, 
                 is_known = False
                 continue
             table = table.filter(pc.and_(pc.is_in(table["text_hash"], hashes), pc.equal(table["split"], "train")))
-            seen.update(zip(table["doc_id"].to_pylist(), map(str, table["text_hash"].to_pylist()), strict=True))
+            seen.update(map(str, table["text_hash"].to_pylist()))
     return seen, is_known
+
+
+def _learned_from(one: Trained) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the indexes that a model learned from, and those of its initial weights: the corpus, and the digest.
+
+    There is no corpus, and no digest, for initial weights that are gone.
+    """
+    place, pinned = one.place, one.about.pinned
+    seen: set[str] = set()
+    while True:
+        own = located(place)[0].url
+        for of_mix in pinned.indexes:
+            yield (of_mix.url or own,), of_mix.digest
+        seen.add(place)
+        place = str(pinned.settings.get("init_from") or place)
+        if place in seen:
+            return
+        try:
+            pinned = model_header(*located(place)).pinned
+        except PipelineError:
+            yield (), ""
+            return
+
+
+def _index_at(url: str, digest: str) -> Index | None:
+    """Return an index; None if there is no such corpus, or the index is not there or damaged."""
+    try:
+        return read_index(Corpus(url), digest) if digest else None
+    except PipelineError:
+        return None

@@ -11,20 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import Corpus
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, write_config, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.corpora import make_corpus
 from tests.support.runs import bring_up_to_date
 
 QUERY = """
 import duckdb, json, sys
-names = "part, row, doc_id, split, text, lang, autobleu"
+names = sys.argv[2]
 print(json.dumps(duckdb.execute(sys.argv[1] + f"SELECT {names} FROM corpus ORDER BY part, row").fetchall()))
 """
 
 
-def in_duckdb(views: str) -> list[list[object]]:
-    done = subprocess.run([sys.executable, "-c", QUERY, views], capture_output=True, text=True, check=False)
+def in_duckdb(views: str, names: str = "part, row, doc_id, split, text, lang, autobleu") -> list[list[object]]:
+    done = subprocess.run([sys.executable, "-c", QUERY, views, names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: list[list[object]] = json.loads(done.stdout)
     return found
@@ -50,6 +50,19 @@ def test_views_show_exactly_the_live_rows(make_config: MakeConfig, monkeypatch: 
     assert {one["family"] for one in every} == {"documents", "sentences", "embeddings", "status", "autobleu"}
     assert [one["file"] for one in every if one["family"] == "sentences"] == listed
     assert all(Path(one["file"]).is_file() for one in every)
+
+
+def test_kept_columns_that_differ_from_others_by_case_have_names_of_their_own(tmp_path: Path) -> None:
+    kept = {"Lang": "l", "Source": "s", "Doc": 7, "Text": "t", "Part": "p", "Title": "T", "title": "u", "titlE": "v"}
+    write_jsonl(tmp_path / "in/a.jsonl", [{"id": "a", "text": "One. Two.", **kept}])
+    one = {"path": "in/*.jsonl", "id": "id", "lang": "eng_Latn", "keep": list(kept)}
+    assert pipeline("run", write_config(tmp_path, input=[one]), "--until", "segment").returncode == 0
+    views = pipeline("sql", tmp_path / "out").stdout
+    shown = {"Lang": "Lang_", "Source": "Source_", "Doc": "Doc_", "Text": "Text_", "Part": "Part_", "Title": "Title"}
+    shown |= {"titlE": "titlE_", "title": "title__"}
+    assert in_duckdb(views, ", ".join(shown.values())) == [[kept[name] for name in shown]] * 2
+    assert in_duckdb(views, "lang, text, doc") == [["eng_Latn", "One.", 0], ["eng_Latn", "Two.", 0]]
+    assert "-- The kept column Lang is Lang_ here: SQL does not heed case." in views and "column Title is" not in views
 
 
 def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: P
     drafted("data")
     text = (tmp_path / "corpus.yaml").read_text()
     assert "deu_Latn 75%, eng_Latn 25%" in text and "# keep: [tags, year]" in text, text
-    assert "1 file .CSV" in text and "pandas.read_csv('IN.csv').to_parquet('OUT.parquet')" in text
+    assert "1 file .CSV" in text and "read_csv('IN.csv', dtype=str, keep_default_na=False).to_parquet('OUT" in text
     drafted("data.parquet", "--to", "two.yaml")
     assert "# keep: [day]" in (tmp_path / "two.yaml").read_text()
 

@@ -249,6 +249,19 @@ def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
     assert steps_of(corpus, "resumed") == steps_of(corpus, "even")
 
 
+def test_the_model_of_another_training_is_no_end_of_this_one(corpus: Path) -> None:
+    trained(corpus, "seed-0", steps=1)
+    trained(corpus, "seed-1", steps=1, seed=1)
+    for name in ("model.json", "model.safetensors"):
+        shutil.copy(folder(corpus, "seed-0") / name, folder(corpus, "seed-1") / name)
+    with pytest.raises(
+        CorpusError, match=r"seed-1/model\.json is not of this training: run\.json beside it says other"
+    ):
+        trained(corpus, "seed-1", steps=1, seed=1)
+    (folder(corpus, "seed-1") / "model.json").unlink()
+    assert "trained in 1 step" in trained(corpus, "seed-1", steps=1, seed=1)
+
+
 def test_what_a_training_ends_with_is_of_its_own_selection_and_last_step(corpus: Path) -> None:
     url = str(corpus.parent / "out")
     config = load_config(corpus, ["select={where: chars >= 40}", "train.evaluate_sentences=30"])

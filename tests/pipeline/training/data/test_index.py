@@ -130,6 +130,24 @@ def test_answers_that_are_no_places(tmp_path: Path, corpus: Corpus) -> None:
         make_index(corpus, SelectSettings(), answers="title")
 
 
+def test_a_flipped_bit_of_an_index_is_found_or_changes_nothing(corpus: Corpus) -> None:
+    found = make_index(corpus, SelectSettings(where="chars >= 5"))
+    path = Path(corpus.url, layout.index_paths(found.digest)[0])
+    whole, errors = path.read_bytes(), 0
+    for at in range(len(whole) // 3, len(whole), 13):  # most of it is the footer, with the description in JSON
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        try:
+            again = read_index(corpus, found.digest)
+        except CorpusError:
+            errors += 1
+        else:
+            assert again.about == found.about and again.blocks.equals(found.blocks), at
+    assert errors > 100
+    path.write_bytes(whole)
+
+
 def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     with pytest.raises(CorpusError, match=r"keeps no sentence: of \d+, chars < 0 removes \d+; .* --where 'chars < 0'"):
         make_index(corpus, SelectSettings(where="chars < 0"))

@@ -232,6 +232,13 @@ def test_figures_of_each_language_are_those_of_its_documents(corpus: Corpus, ind
     assert len(lines) == 1 + 2 * sum(len(row.figures) for row in rows.values())
     said = json.loads(corpus.store.read("train/base/evaluation/test.json"))
     assert said["by"] == "lang" and said["models"]["base"]["groups"]["eng_Latn"]["nll"]["sentences"] > 0
+    before = corpus.store.read("train/base/evaluation/test-by-lang.csv")
+    sampled = replace(options, models=("two-tower",), metrics="l2", sampling={"guidance": 1.0})
+    evaluate(Console(file=shown), corpus, sampled, lambda: "cpu", lambda: index)
+    assert corpus.store.read("train/base/evaluation/test-by-lang.csv") == before
+    assert set(corpus.store.find("train/two-tower/evaluation")) >= {
+        f"train/two-tower/evaluation/test-sampled{ending}" for ending in (".json", ".csv", "-by-lang.csv")
+    }
     with pytest.raises(ConfigError, match=r"--by titel: documents have no such column; they have doc, doc_id, .*title"):
         evaluate(Console(file=shown), corpus, replace(options, by="titel"), lambda: "cpu", lambda: index)
 
