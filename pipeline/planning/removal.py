@@ -3,7 +3,8 @@
 Readers see the documents of the newest run's inputs. What leaves is reported by file, because a chunk's range may
 change while its documents stay: a file that the inputs do not name any more, or that lies beyond `limit`. Documents
 that leave stay on disk, unseen, until `pipeline gc --delete`; naming their input again brings them back at once. Cost:
-reading the newest run's list of chunks, and the receipts of what leaves.
+reading the newest run's list of chunks, the receipts of what leaves, and the list of documents where files share a
+chunk or a limit ends in one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted, size
 from pipeline.base.messages import warn
 from pipeline.corpus.counters import CHUNK
+from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
 from pipeline.corpus.view import View
@@ -33,12 +35,15 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 SHOWN_FILES = 3
+DOCUMENTS = pa.schema([("source", pa.string()), ("subdocument", pa.int32()), ("rows", pa.int64())])
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely."""
+    """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely. `about`:
+    where a limit cuts records of which some were set aside, it is not known which of them it leaves out.
+    """
 
     input: str
     whole: bool
@@ -46,6 +51,7 @@ class Leaving:
     documents: int
     rows: int
     renamed: str = ""  # an input that reads the same files under this name
+    about: bool = False
 
     def __str__(self) -> str:
         rest = len(self.files) - SHOWN_FILES
@@ -54,7 +60,8 @@ class Leaving:
         hint = f"; input {self.renamed} reads the same files: give it `name: {self.input}` to keep them"
         of_what = f" ({counted(len(self.files), 'file')}: {named})" if self.whole and self.files else ""
         return (
-            f"{what}{of_what}, {counted(self.documents, 'document')}, {counted(self.rows, 'row')}"
+            f"{what}{of_what}, {'about ' if self.about else ''}{counted(self.documents, 'document')}, "
+            f"{counted(self.rows, 'row')}"
             f"{hint if self.renamed else ''}"
         )
 
@@ -216,10 +223,11 @@ def _leaving(
         total = read_state(store, replace(old, chunks=leaves.take(pa.array(whole, pa.int64())))).total
         documents, sentences = total.get(f"{CHUNK}/kept", 0.0), total.get(f"{CHUNK}/sentences", 0.0)
         for one in sorted(set(mine) - set(whole)):  # some of the files that share a chunk
-            share = left[rows[one]] / every[rows[one]]
-            some = read_state(store, replace(old, chunks=leaves.take(pa.array([one])))).total
-            documents += share * some.get(f"{CHUNK}/kept", 0.0)
-            sentences += share * some.get(f"{CHUNK}/sentences", 0.0)
+            keys = files.keys.filter(pa.array(gone & (files.rows == rows[one])))
+            there = _documents(store, replace(old, chunks=leaves.take(pa.array([one]))))
+            some = there.filter(pc.is_in(there["source"], pc.replace_substring(keys, "\0", ":")))
+            documents += pc.equal(some["subdocument"], 0).to_numpy().sum()
+            sentences += pc.sum(some["rows"]).as_py() or 0
         mask = gone & np.isin(files.rows, rows[mine])
         paths = {key.partition("\0")[2] for key in files.keys.filter(pa.array(mask)).to_pylist()}
         renamed = _reader_of(leaves.chunks.take(pa.array(mine)), enters) if name not in stays else ""
@@ -227,12 +235,22 @@ def _leaving(
             visible(name),
             name not in stays,
             tuple(sorted(map(visible, paths))),
-            math.ceil(documents - 1e-6),  # at least one where any leaves, so that a run asks
-            math.ceil(sentences - 1e-6),
+            int(documents),
+            int(sentences),
             visible(renamed),
         )
     _add_of_limits(store, old, after, found)
     return list(found.values())
+
+
+def _documents(store: Store, view: View) -> pa.Table:
+    """Return `source`, `subdocument` and `rows` of the documents of a view, in their order."""
+    corpus = Corpus(store.url, view, store=store)
+    tables = [DOCUMENTS.empty_table()]
+    for part in corpus.parts:
+        with corpus.reader(part) as reader:
+            tables.append(reader.documents(DOCUMENTS.names).cast(DOCUMENTS))
+    return pa.concat_tables(tables)
 
 
 def _reader_of(gone: ChunkTable, new: ChunkTable) -> str:
@@ -251,15 +269,27 @@ def _add_of_limits(store: Store, old: View, after: ChunkTable, found: dict[str, 
         if at < 0:
             continue
         then = old.listed.chunks[at]
-        receipt = read_state(store, replace(old, chunks=old.listed.take(pa.array([at]))))[0].receipt
+        alone = replace(old, chunks=old.listed.take(pa.array([at])))
+        receipt = read_state(store, alone)[0].receipt
         if not receipt or now.take is None or (then.take is not None and then.take <= now.take):
             continue
-        share = max(0, receipt.documents_in - now.take) / max(1, receipt.documents_in)
-        documents, rows = round(receipt.kept * share), round(receipt.sentences * share)
+        paths = [file.path for file in files_of(now)] if now.format == PACKED else [now.path]
+        there = _documents(store, alone)  # without the files that the limit does not reach, which leave as a whole
+        there = there.filter(pc.is_in(there["source"], pa.array([f"{now.input}:{path}" for path in paths])))
+        starts = np.flatnonzero(pc.equal(there["subdocument"], 0).to_numpy())
+        set_aside = receipt.documents_in - receipt.kept
+        records = len(starts) + set_aside  # of these files, at most
+        share = max(0, records - now.take) / max(1, records)
+        documents = math.ceil(len(starts) * share - 1e-9)  # exact where every record became a document
+        about = documents > 0 and set_aside > 0
+        first = starts[len(starts) - documents] if documents else len(there)
+        rows = pc.sum(there["rows"].slice(int(first))).as_py() or 0
         name = visible(now.input)
         one = found.get(now.input, Leaving(name, False, (), 0, 0))
         if documents:
-            found[now.input] = replace(one, documents=one.documents + documents, rows=one.rows + rows)
+            found[now.input] = replace(
+                one, documents=one.documents + documents, rows=one.rows + rows, about=one.about or about
+            )
 
 
 def _entering(before: ChunkTable, after: ChunkTable, files: _Files, new: Mask) -> list[Entering]:

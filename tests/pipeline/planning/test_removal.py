@@ -14,7 +14,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.planning.plan import make_plan
 from pipeline.planning.removal import ViewChange, view_change
 from pipeline.storage.store import Store
-from tests.conftest import MakeConfig, sample_documents, write_jsonl
+from tests.conftest import MakeConfig, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.processes import start
 from tests.support.runs import bring_up_to_date
@@ -58,6 +58,34 @@ def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeCon
     again = pipeline("run", make_config(input=BOTH, **SEGMENT_ONLY))
     assert again.returncode == 0 and "enters: input postgresql-eng, 1 file (postgresql-eng.jsonl)" in again.stdout
     assert Corpus(str(tmp_path / "out")).rows == rows
+
+
+def test_documents_of_files_that_share_a_chunk_are_counted(tmp_path: Path) -> None:
+    """Not estimated by the number of files: a user agrees to what leaves."""
+    long = " ".join(f"Sentence number {number} is here." for number in range(90))
+    records = {
+        "a": [{"id": f"a{number}", "text": "One."} for number in range(30)],
+        "b": [{"id": "b", "text": long}],
+        "c": [{"id": f"c{number}", "txt": "No text."} for number in range(20)],
+    }
+    for name, some in records.items():
+        write_jsonl(tmp_path / f"in/{name}.jsonl", some)
+    one = {"path": "in/*.jsonl", "id": "id", "lang": "eng_Latn"}
+    path = write_config(tmp_path, input=[one], encode=None, autobleu=None, chunk_bytes=1 << 20)
+    assert pipeline("run", path).returncode == 0
+    for name, documents, rows in (("a", 30, 30), ("b", 1, 90), ("c", 0, 0)):
+        (tmp_path / f"in/{name}.jsonl").rename(tmp_path / name)
+        change = change_of(path)
+        assert (change.documents, change.rows) == (documents, rows)
+        assert change.needs_consent == (documents > 0)
+        (tmp_path / name).rename(tmp_path / f"in/{name}.jsonl")
+    (limited,) = change_of(path, "input.0.limit=10").leaving  # 20 records were set aside; it is not known which
+    assert limited.about and 21 <= limited.documents <= 31 and "by its limit, about 25 documents, " in str(limited)
+    (tmp_path / "in/c.jsonl").unlink()
+    assert pipeline("run", path).returncode == 0, "nothing leaves that was a document"
+    for limit, documents, rows in ((30, 1, 90), (10, 21, 110)):
+        (limited,) = change_of(path, f"input.0.limit={limit}").leaving
+        assert (limited.documents, limited.rows, limited.about) == (documents, rows, False)
 
 
 def test_a_file_that_disappears_a_limit_and_another_name(make_config: MakeConfig, tmp_path: Path) -> None:
