@@ -45,8 +45,10 @@ docs: .venv/tested
 faults: .venv/tested
 	PIPELINE_KILLS=30 $(PYTEST) -m "faults or cluster or slurm"
 
+# The pip of Python 3.11 takes twice as long as today's to find what fits.
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
+	$@ -m pip install -q --disable-pip-version-check -U pip
 
 .venv/installed: .venv/bin/python setup.cfg pyproject.toml constraints.txt
 	$(PIP) -e ".[all]"

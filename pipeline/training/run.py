@@ -29,8 +29,8 @@ from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.checks import check_files
-from pipeline.training.data.index import Index, encoder_used, is_present, make_index, whole_index
+from pipeline.training.data.checks import check_content, check_files
+from pipeline.training.data.index import Index, encoder_used, is_present, make_index, read_index, whole_index
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
 from pipeline.training.record import (
@@ -164,9 +164,24 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         settings = settings.with_lanes(processes_of(config))
         pinned, settings = _pin(console, config, settings, card, corpus)
         digest = _write_scaler(store, settings, pinned)
+    if not store.exists(f"{run}/{MODEL}"):
+        _check_content(console, settings, card, corpus, pinned)
     started = Started(pinned=pinned, settings=settings, scaler=digest)
     write_started(store, run, started)
     return run
+
+
+def _check_content(console: Console, settings: TrainSettings, card: LcmCard, corpus: Corpus, pinned: Pinned) -> None:
+    """Compare what will be read with its receipts, or say that it is too much. Raises `CorpusError` for damage."""
+    families = ["embeddings", *["codes"] * card.quantised, *["sentences"] * card.reads_words]
+    families += ["fragility-predicted"] * (settings.weights == "fragility")
+    for one in pinned.indexes:
+        there = Corpus(one.url) if one.url else corpus
+        if not check_content(there, read_index(there, one.digest), families):
+            console.print(
+                f"files of {there.url} are not compared with their receipts first: pipeline verify does that",
+                style="dim", markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
 
 
 def _check_trackers(config: RunConfig, settings: TrainSettings) -> None:

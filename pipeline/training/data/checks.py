@@ -10,12 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.parallel import prefetch
+from pipeline.corpus.fingerprint import content_digest
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.receipts import DataFile
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, TrainingSource
 
 Weights = Literal["none", "fragility"]
+CHECKED_BYTES = 1 << 30  # of embeddings: they are read and compared in one to two seconds from a disk
 
 
 def check_numbers(
@@ -108,3 +113,41 @@ def check_files(index: Index, families: Sequence[str]) -> None:
             "up to date (pipeline run corpus.yaml), then make the index again (pipeline index); a training that began "
             "with the old one has to start over: --fresh"
         )
+
+
+def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:
+    """Compare the files that the index names with their receipts, if all their embeddings are at most `CHECKED_BYTES`.
+
+    Args:
+        corpus: the corpus of the index.
+        index: the index. Of a part that has been replaced since, no receipt is known here.
+        families: the families that are read.
+
+    Returns:
+        Whether they were compared.
+
+    Raises:
+        CorpusError: if a file is not what its receipt says.
+    """
+    if pc.sum(index.parts["rows"]).as_py() * index.dim * 2 > CHECKED_BYTES:
+        return False
+    named = {path for family in families for path in index.parts[family].to_pylist()}
+    present = set(corpus.parts)
+    receipts = (
+        receipt
+        for part in index.parts["part"].to_pylist()
+        if part in present
+        for receipt in corpus.state_of(part).receipts.values()
+    )
+    files = (file for receipt in receipts for file in receipt.files if file.path in named)
+
+    def is_whole(file: DataFile) -> bool:
+        return corpus.store.exists(file.path) and content_digest(corpus.store.read(file.path)) == file.digest
+
+    for file, whole in prefetch(lambda one: (one, is_whole(one)), files):
+        if not whole:
+            raise CorpusError(
+                f"{corpus.url}/{file.path} is not what its receipt says: it was changed, damaged or deleted; pipeline "
+                f"verify {corpus.url} --repair deletes what is wrong, and the next run makes it again"
+            )
+    return True

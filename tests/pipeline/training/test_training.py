@@ -249,6 +249,20 @@ def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
     assert steps_of(corpus, "resumed") == steps_of(corpus, "even")
 
 
+@pytest.mark.parametrize("damage", ["flipped", "another part's"])
+def test_damaged_embeddings_are_not_trained_on(corpus: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(corpus.parent, tmp_path / "copy")
+    path = tmp_path / "copy/corpus.yaml"
+    first, second = sorted((tmp_path / "copy/out/embeddings").rglob("*.parquet"))[:2]
+    data = bytearray(first.read_bytes())
+    data[100] ^= 1
+    first.write_bytes(data if damage == "flipped" else second.read_bytes())
+    with pytest.raises(
+        CorpusError, match=rf"{first.name} is not what its receipt says: .* pipeline verify .* --repair"
+    ):
+        trained(path, "damaged", steps=1)
+
+
 def test_the_model_of_another_training_is_no_end_of_this_one(corpus: Path) -> None:
     trained(corpus, "seed-0", steps=1)
     trained(corpus, "seed-1", steps=1, seed=1)
