@@ -399,6 +399,8 @@ def _holds(kind: pa.DataType) -> str:
         return "true and false"
     if pa.types.is_list(kind):
         return f"lists ({kind})"
+    if pa.types.is_fixed_size_list(kind):
+        return "vectors"
     if pa.types.is_struct(kind):
         return f"structs with the fields {', '.join(one.name for one in kind)}"
     if _class(kind) is None:

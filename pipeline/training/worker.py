@@ -8,6 +8,7 @@ SIGINT and SIGUSR2 ask all processes to finish the step, save and end with code 
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -276,14 +277,26 @@ def _dtype(settings: TrainSettings, device: torch.device) -> torch.dtype:
 
 
 class _Heeding:
-    """Makes signals only note that somebody asks to stop, until the step is done; restores the handlers afterwards."""
+    """Makes signals only note that somebody asks to stop, until the step is done; restores the handlers afterwards.
+
+    A second Ctrl-C raises `KeyboardInterrupt` at once: a step may be long, and a store that is away is waited for.
+    """
 
     def __enter__(self) -> Callable[[], bool]:
         self._asked = threading.Event()
         self._before = {}
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, lambda number, frame: self._asked.set()) for one in WARNINGS}
+            self._before = {one: signal.signal(one, self._note) for one in WARNINGS}
         return self._asked.is_set
+
+    def _note(self, number: int, frame: object) -> None:
+        if number == signal.SIGINT and self._asked.is_set():
+            raise KeyboardInterrupt
+        if number == signal.SIGINT and os.isatty(2):
+            os.write(
+                2, b"\nstopping after this step; Ctrl-C again stops at once, with the checkpoints that are saved\n"
+            )
+        self._asked.set()
 
     def __exit__(self, *of_error: object) -> None:
         for one, handler in self._before.items():

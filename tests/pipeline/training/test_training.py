@@ -36,7 +36,7 @@ from pipeline.training.model_file import load_model
 from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, prepare, processes_of, train
-from pipeline.training.worker import _Work, work
+from pipeline.training.worker import _Heeding, _Work, work
 from tests.support.cli import pipeline
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
@@ -247,6 +247,15 @@ def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
     take_back(folder(corpus, "resumed"), 9)
     assert "resuming from step 6 of 9" in trained(corpus, "resumed", log_every=4, checkpoint_every=3, steps=9)
     assert steps_of(corpus, "resumed") == steps_of(corpus, "even")
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
+    with pytest.raises(KeyboardInterrupt), _Heeding() as asked_to_stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked_to_stop()
+        signal.raise_signal(signal.SIGTERM)  # as a scheduler repeats it
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("damage", ["flipped", "another part's"])
