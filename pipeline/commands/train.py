@@ -331,6 +331,14 @@ def generate(
             help="with --split: train a judge of coherence on the split train, and judge what the model wrote",
         ),
     ] = False,
+    classifier: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CARD",
+            help="with --split: a classifier that judges what the model wrote: cola, or the path of a card; may be "
+            "repeated",
+        ),
+    ] = None,
     lang: Annotated[
         str | None, typer.Option(metavar="CODE", help="decode into this language (default: that of the prompt)")
     ] = None,
@@ -374,6 +382,9 @@ def generate(
     follows the one before it, against another of its document: about one half for
     sentences in any order, next to nothing for repetitions.
 
+    With --classifier cola, a classifier says how probably a sentence is acceptable
+    English (1.4 GB, from Hugging Face).
+
     Without CORPUS, --prompt is continued by a model that ships (see: pipeline models)
     or that export-model has written.
 
@@ -409,6 +420,7 @@ def generate(
         ratio,
         scores,
         judge,
+        tuple(classifier or ()),
         lang,
         to,
         seed,

@@ -36,6 +36,8 @@ from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, 
 from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
+from stages.cards import CardError
+from stages.lcm.classifier import Classifier, load_classifier_card
 from stages.lcm.coherence_judge import CoherenceJudge, fit_judge
 from stages.lcm.generate import Continuation, continue_documents
 from stages.lcm.metrics import coherence
@@ -65,6 +67,7 @@ class GenerateOptions:
     ratio: float | None = None  # the most sentences for each of the prompt
     scores: str | None = None  # a CSV file of each document's scores
     judge: bool = False  # whether a judge of coherence learns from the split train, and judges
+    classifiers: tuple[str, ...] = ()  # cards of classifiers that judge as well
     lang: str | None = None
     to: str | None = None
     seed: int = 0
@@ -103,6 +106,7 @@ def generate(
         (options.prompt_sentences, "--prompt-sentences"),
         (options.scores, "--scores"),
         (options.judge or None, "--judge"),
+        (options.classifiers or None, "--classifier"),
     ):
         if value is not None and options.split is None:
             raise ConfigError(f"{option} is for --split, which continues documents of the corpus; leave it out")
@@ -187,6 +191,7 @@ def _of_documents(
     ]
     langs = [options.lang or lang for lang in held.langs]
     judge = _judge(console, index, words.device) if options.judge else None
+    classifiers = _classifiers(options.classifiers, words.device)
     found, said = _continue(trained, words, prompts, langs, options)
     plans = _plans(words, found, langs)
     scores: list[dict[str, float | None]] = []
@@ -197,6 +202,8 @@ def _of_documents(
         _show(console, prompt, ours, continuation, plans[at])
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
+        for whose, texts in zip(scores[-2:], (ours, real), strict=True):
+            whose |= {one.card.name: one.score(prompt, texts) for one in classifiers}
         if judge is not None:
             last = held.embeddings[split_at - 1 : split_at].float()
             again = words.encode(ours, [langs[at]] * len(ours)).float().cpu() if ours else last[:0]
@@ -207,6 +214,17 @@ def _of_documents(
     if options.scores is not None:
         _write_scores(console, options.scores, held, [one.stopped for one in found], scores)
     return said
+
+
+def _classifiers(names: Sequence[str], device: str) -> list[Classifier]:
+    """Load classifiers by their cards. Raises `ConfigError` if one cannot be loaded, or two have the same name."""
+    try:
+        found = [Classifier(load_classifier_card(name), device=device) for name in names]
+    except CardError as error:
+        raise ConfigError(f"--classifier: {error}") from error
+    if len({one.card.name for one in found}) < len(found):
+        raise ConfigError(f"--classifier: {', '.join(one.card.name for one in found)}: name each once")
+    return found
 
 
 def _judge(console: Console, index: Index, device: str) -> CoherenceJudge:

@@ -22,6 +22,7 @@ from stages.lcm import coherence_judge
 from stages.lcm.text_metrics import word_count
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.training.evaluation.corpora import CARDS, write_model
+from tests.stages.lcm.test_classifier import write_classifier
 from tests.support.cli import pipeline, said
 from tests.support.runs import run
 
@@ -99,6 +100,21 @@ def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, mon
     ours, real = ([float(row["judged coherence"]) for row in rows[first::2]] for first in (0, 1))
     assert len(ours) == len(real) == 3 and all(0 <= one <= 1 for one in ours + real)
     assert sum(real) > sum(ours)  # a model with fresh weights, against documents that the judge knows
+
+
+def test_a_classifier_judges_what_was_written(corpus: Corpus, tmp_path: Path) -> None:
+    card, place = write_classifier(tmp_path), tmp_path / "scores.csv"
+    arguments = ["generate", corpus.url, "--model", "plain", "--split", "train", "--documents", "2", "--sentences", "2"]
+    done = pipeline(*arguments, "--classifier", str(card), "--scores", str(place))
+    assert done.returncode == 0 and "fluent" in done.stdout, done
+    rows = list(csv.DictReader(place.read_text("utf-8").splitlines()))
+    assert len(rows) == 4 and all(0 < float(row["fluent"]) < 1 for row in rows)
+    for given, told in (
+        (["--classifier", "kola"], "--classifier: no classifier is called 'kola'; use one of cola"),
+        (["--classifier", str(card)] * 2, "--classifier: fluent, fluent: name each once"),
+    ):
+        refused = pipeline(*arguments, *given)
+        assert refused.returncode == 2 and told in " ".join(refused.stderr.split()), refused
 
 
 def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
