@@ -32,8 +32,8 @@ class LauncherSettings(Settings):
         STORAGE_PATIENCE,
         ge=0,
         le=86400,
-        description="seconds that a run waits for an object store that is away; then it stops, and SLURM jobs queue "
-        "themselves again with a delay (10 minutes, or this if it is less)",
+        description="seconds that a run or a training waits for an object store that is away; then it stops, and SLURM "
+        "jobs queue themselves again with a delay (10 minutes, or this if it is less)",
     )
 
     address: str | None = execution(

@@ -289,15 +289,16 @@ def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordS
     (doc_id, times), *_ = seen.most_common(1) or [("", 0)]
     if times < 2 or config.duplicate_ids == "keep-all":
         return
-    within = max(of_files.values()) > 1
+    within = any(times > 1 for (_, one), times in of_files.items() if one == doc_id)
+    with_id = next((str(number) for number, one in enumerate(config.input) if one.id), None)
+    other = "name another column as id" if with_id else "give files of the same path in two inputs other names"
     becomes = {
         "error": "the run will end before it segments. Give every document its own id, or set duplicate_ids to "
         "keep-first or keep-all",
         "keep-first": "the first document of each id is kept; later ones are set aside",
         None: f"{'later ones in the same file are set aside' if within else 'all of them are kept'}. Set duplicate_ids "
-        "(error, keep-first or keep-all) to say what is meant, or name another column as id",
+        f"(error, keep-first or keep-all) to say what is meant, or {other}",
     }[config.duplicate_ids]
-    with_id = next((str(number) for number, one in enumerate(config.input) if one.id), None)
     key = ("duplicate_ids",) if config.duplicate_ids or with_id is None else ("input", with_id, "id")
     yield (
         key,

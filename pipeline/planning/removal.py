@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.base.errors import CorpusError, visible
+from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import counted, size
 from pipeline.base.messages import warn
 from pipeline.corpus.counters import CHUNK
@@ -32,6 +32,7 @@ from pipeline.inputs import ChunkTable
 from pipeline.inputs.chunk import PACKED
 from pipeline.inputs.packing import files_of
 from pipeline.storage import layout
+from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 
 SHOWN_FILES = 3
@@ -42,7 +43,8 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Leaving:
     """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely. `about`:
-    where a limit cuts records of which some were set aside, it is not known which of them it leaves out.
+    where a limit cuts records of which some were set aside, it is not known which of them it leaves out, and where a
+    file of documents is damaged, nothing else is.
     """
 
     input: str
@@ -222,12 +224,20 @@ def _leaving(
         whole = [one for one in mine if left[rows[one]] == every[rows[one]]]
         total = read_state(store, replace(old, chunks=leaves.take(pa.array(whole, pa.int64())))).total
         documents, sentences = total.get(f"{CHUNK}/kept", 0.0), total.get(f"{CHUNK}/sentences", 0.0)
+        about = False
         for one in sorted(set(mine) - set(whole)):  # some of the files that share a chunk
             keys = files.keys.filter(pa.array(gone & (files.rows == rows[one])))
-            there = _documents(store, replace(old, chunks=leaves.take(pa.array([one]))))
-            some = there.filter(pc.is_in(there["source"], pc.replace_substring(keys, "\0", ":")))
-            documents += pc.equal(some["subdocument"], 0).to_numpy().sum()
-            sentences += pc.sum(some["rows"]).as_py() or 0
+            alone = replace(old, chunks=leaves.take(pa.array([one])))
+            there = _documents(store, alone)
+            if there is None:
+                share, some = left[rows[one]] / every[rows[one]], read_state(store, alone).total
+                documents += math.ceil(share * some.get(f"{CHUNK}/kept", 0.0))
+                sentences += math.ceil(share * some.get(f"{CHUNK}/sentences", 0.0))
+                about = True
+                continue
+            of_files = there.filter(pc.is_in(there["source"], pc.replace_substring(keys, "\0", ":")))
+            documents += pc.equal(of_files["subdocument"], 0).to_numpy().sum()
+            sentences += pc.sum(of_files["rows"]).as_py() or 0
         mask = gone & np.isin(files.rows, rows[mine])
         paths = {key.partition("\0")[2] for key in files.keys.filter(pa.array(mask)).to_pylist()}
         renamed = _reader_of(leaves.chunks.take(pa.array(mine)), enters) if name not in stays else ""
@@ -238,18 +248,27 @@ def _leaving(
             int(documents),
             int(sentences),
             visible(renamed),
+            about,
         )
     _add_of_limits(store, old, after, found)
     return list(found.values())
 
 
-def _documents(store: Store, view: View) -> pa.Table:
-    """Return `source`, `subdocument` and `rows` of the documents of a view, in their order."""
+def _documents(store: Store, view: View) -> pa.Table | None:
+    """Return `source`, `subdocument` and `rows` of the documents of a view, in their order.
+
+    None if a file is damaged or missing: a run makes it again, so it is not in the way.
+    """
     corpus = Corpus(store.url, view, store=store)
     tables = [DOCUMENTS.empty_table()]
-    for part in corpus.parts:
-        with corpus.reader(part) as reader:
-            tables.append(reader.documents(DOCUMENTS.names).cast(DOCUMENTS))
+    try:
+        for part in corpus.parts:
+            with corpus.reader(part) as reader:
+                tables.append(reader.documents(DOCUMENTS.names).cast(DOCUMENTS))
+    except AwayError:
+        raise
+    except PipelineError:
+        return None
     return pa.concat_tables(tables)
 
 
@@ -274,16 +293,20 @@ def _add_of_limits(store: Store, old: View, after: ChunkTable, found: dict[str, 
         if not receipt or now.take is None or (then.take is not None and then.take <= now.take):
             continue
         paths = [file.path for file in files_of(now)] if now.format == PACKED else [now.path]
-        there = _documents(store, alone)  # without the files that the limit does not reach, which leave as a whole
-        there = there.filter(pc.is_in(there["source"], pa.array([f"{now.input}:{path}" for path in paths])))
-        starts = np.flatnonzero(pc.equal(there["subdocument"], 0).to_numpy())
-        set_aside = receipt.documents_in - receipt.kept
-        records = len(starts) + set_aside  # of these files, at most
-        share = max(0, records - now.take) / max(1, records)
-        documents = math.ceil(len(starts) * share - 1e-9)  # exact where every record became a document
-        about = documents > 0 and set_aside > 0
-        first = starts[len(starts) - documents] if documents else len(there)
-        rows = pc.sum(there["rows"].slice(int(first))).as_py() or 0
+        there, set_aside = _documents(store, alone), receipt.documents_in - receipt.kept
+        if there is None:
+            share = max(0, receipt.documents_in - now.take) / max(1, receipt.documents_in)
+            documents, rows = math.ceil(receipt.kept * share), math.ceil(receipt.sentences * share)
+            about = documents > 0
+        else:  # without the files that the limit does not reach, which leave as a whole
+            there = there.filter(pc.is_in(there["source"], pa.array([f"{now.input}:{path}" for path in paths])))
+            starts = np.flatnonzero(pc.equal(there["subdocument"], 0).to_numpy())
+            records = len(starts) + set_aside  # of these files, at most
+            share = max(0, records - now.take) / max(1, records)
+            documents = math.ceil(len(starts) * share - 1e-9)  # exact where every record became a document
+            about = documents > 0 and set_aside > 0
+            first = starts[len(starts) - documents] if documents else len(there)
+            rows = pc.sum(there["rows"].slice(int(first))).as_py() or 0
         name = visible(now.input)
         one = found.get(now.input, Leaving(name, False, (), 0, 0))
         if documents:

@@ -8,9 +8,9 @@ botocore, `with_retries` repeats a whole operation of a store: for bodies that b
 outages longer than botocore's retries, and for other stores. gcsfs repeats each request up to six times, and Azure's
 client three times, on their own and uncounted; when they give up, the operation is repeated and counted here.
 
-How long a store that is away is waited for is the patience of the process (`be_patient`): two minutes, and in a run
-`launcher.storage_patience`. After an operation has given up, the next ones give up soon, so that a process that cleans
-up does not wait once more for each of its files.
+How long a store that is away is waited for is the patience of the process (`be_patient`): two minutes, and in a run or
+a training `launcher.storage_patience`. After an operation has given up, the next ones give up soon, so that a process
+that cleans up does not wait once more for each of its files.
 
 Cost: nothing while a store answers.
 """

@@ -33,7 +33,7 @@ from pipeline.storage.records import read_json, said_of, sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.distributed import WrappedModel
-from pipeline.training.record import RECORD, Pinned, located, read_started
+from pipeline.training.record import BROKEN, RECORD, Pinned, located, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
@@ -114,10 +114,7 @@ def check_model(store: Store, run: str) -> None:
     """Raise `CorpusError` if a finished model does not match its description. Reads its files."""
     about = model_header(store, run)
     if store.exists(f"{run}/{RECORD}") and about.pinned != read_started(store, run).pinned:
-        raise CorpusError(
-            f"{store.url}/{run}/{MODEL} is not of this training: {RECORD} beside it says other settings or data; "
-            "restore it, or delete it and run pipeline train, which writes it again from the newest checkpoint"
-        )
+        raise CorpusError(f"{store.url}/{run}/{MODEL} is the model of another training than {RECORD} says; {BROKEN}")
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
             raise _changed(store, run, path)

@@ -25,7 +25,7 @@ from pipeline.base.formats import counted
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.remote import AwayError
-from pipeline.storage.retry import be_patient
+from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.index import read_index
@@ -292,6 +292,8 @@ class _Heeding:
     def _note(self, number: int, frame: object) -> None:
         if number == signal.SIGINT and self._asked.is_set():
             raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            give_up_soon()  # on a store that is away just now
         if number == signal.SIGINT and os.isatty(2):
             os.write(
                 2, b"\nstopping after this step; Ctrl-C again stops at once, with the checkpoints that are saved\n"

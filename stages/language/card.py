@@ -9,10 +9,18 @@ import json
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import Field
+import regex
+from pydantic import Field, model_validator
 
 from stages.cards import read_card, shipped
 from stages.hub_card import HubCard
+
+SEVERAL_SCRIPTS = {
+    "Hans": r"\p{Script=Hani}",
+    "Hant": r"\p{Script=Hani}",
+    "Jpan": r"\p{Script=Hani}\p{Script=Hira}\p{Script=Kana}",
+}  # of codes, by the scripts of Unicode
+_CODE = regex.compile("[a-z]{3}_[A-Z][a-z]{3}")
 
 
 class IdentifierCard(HubCard):
@@ -27,6 +35,13 @@ class IdentifierCard(HubCard):
         default_factory=dict,
         description="other labels → the SONAR code; of several, with spaces between, the script of a text decides",
     )
+
+    @model_validator(mode="after")
+    def _codes_are_known(self) -> IdentifierCard:
+        for code in self.known:
+            if not _CODE.fullmatch(code) or not _is_script(code[-4:]):
+                raise ValueError(f"{code!r} is no code of SONAR; write language and script, such as eng_Latn")
+        return self
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -50,6 +65,14 @@ class IdentifierCard(HubCard):
         """A digest that changes whenever what is identified could."""
         described = [self.place, self.sha256, self.file, self.codes]
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _is_script(name: str) -> bool:
+    try:
+        regex.compile(rf"\p{{Script={name}}}")
+    except regex.error:
+        return name in SEVERAL_SCRIPTS
+    return True
 
 
 def shipped_identifier_cards() -> dict[str, Path]:

@@ -29,7 +29,7 @@ from typing import Any
 import regex
 
 from stages.cards import CardError
-from stages.language.card import IdentifierCard, load_identifier_card
+from stages.language.card import SEVERAL_SCRIPTS, IdentifierCard, load_identifier_card
 
 VERSION = 1  # raised when the code changes what comes out
 PIECES = 4
@@ -64,11 +64,7 @@ SONAR_CODES = {
     }.items()
 }  # fmt: skip
 
-_SEVERAL_SCRIPTS = {
-    "Hans": r"\p{Script=Hani}",
-    "Hant": r"\p{Script=Hani}",
-    "Jpan": r"\p{Script=Hani}\p{Script=Hira}\p{Script=Kana}",
-}
+_BOTH_CHINESE = {"zho_Hans", "zho_Hant"}
 _LETTERS = regex.compile(r"\p{L}+")
 _CAPITAL = regex.compile(r"\p{Lu}")
 _HAN = regex.compile(r"\p{Script=Hani}+")
@@ -171,8 +167,8 @@ def _sample(text: str) -> str | None:
 
 def _sonar_code(codes: tuple[str, ...], sample: str) -> str | None:
     """Return which of the codes that a label can mean is that of the text, by its script."""
-    if codes == ("zho_Hans", "zho_Hant"):
-        codes = (_chinese(sample),)
+    if set(codes) >= _BOTH_CHINESE:
+        codes = (_chinese(sample), *(one for one in codes if one not in _BOTH_CHINESE))
     letters = {code: _count(_letters_of(code[-4:]), sample) for code in codes}
     best = max(codes, key=letters.__getitem__, default=None)
     return best if best and letters[best] >= IN_SCRIPT * _count(_LETTERS, sample) else None
@@ -191,5 +187,5 @@ def _chinese(sample: str) -> str:
 @functools.cache
 def _letters_of(script: str) -> regex.Pattern[str]:
     """Match stretches of letters of a script by its ISO 15924 code."""
-    scripts = _SEVERAL_SCRIPTS.get(script, rf"\p{{Script={script}}}")
+    scripts = SEVERAL_SCRIPTS.get(script, rf"\p{{Script={script}}}")
     return regex.compile(rf"[[{scripts}]&&\p{{L}}]+", regex.VERSION1)

@@ -70,6 +70,12 @@ def test_a_model_of_other_labels_says_sonars_codes(card: Path) -> None:
     assert known and table["lang_confidence_detected"][1].as_py() == pytest.approx(known.confidence)
 
 
+def test_the_kinds_of_chinese_are_told_apart_in_any_order(card: Path, tmp_path: Path) -> None:
+    data = (card.parent / "model.ftz").read_bytes()
+    other = write_card(tmp_path, data, labels={"cmn_Hani": "yue_Hant zho_Hant zho_Hans"})
+    assert run(other, [CHINESE], ["eng_Latn"]).families["language"]["lang_detected"].to_pylist() == ["zho_Hans"]
+
+
 def test_only_languages_of_its_card_are_judged(card: Path) -> None:
     french = "Le train pour la côte part ce matin une demi-heure plus tard, dit le conducteur aux enfants."
     done = run(card, [french, ENGLISH, ENGLISH], ["eng_Latn", "fra_Latn", "zho_Hant"])
@@ -98,6 +104,9 @@ def test_damaged_and_foreign_files_are_refused(card: Path, tmp_path: Path) -> No
         identifier(str(broken))
     with pytest.raises(LanguageModelError, match=r"model\.ftz does not load \(.*put a model of fastText there"):
         identifier(str(write_card(tmp_path, b"no model at all")))
+    for code in ("german", "deu_Germ", "xx_Latn"):
+        with pytest.raises(CardError, match=rf"'{code}' is no code of SONAR; write language and script"):
+            load_identifier_card(str(write_card(tmp_path, data, labels={"de": code})))
     with pytest.raises(CardError, match=r"no language identifier is called 'glotlib'; use one of glotlid, or the path"):
         load_identifier_card("glotlib")
 

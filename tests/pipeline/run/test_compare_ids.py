@@ -173,13 +173,17 @@ def test_documents_without_text_do_not_take_an_id(tmp_path: Path) -> None:
     assert kept(tmp_path) == [("1", "b"), ("2", "c")]
 
 
-def test_inputs_without_an_id_column_are_left_alone(tmp_path: Path) -> None:
+def test_records_without_an_id_column_are_left_alone_but_text_files_have_ids(tmp_path: Path) -> None:
+    """Their paths within the input; ids that are made for records are hashes of input, path and place."""
     for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+        write_jsonl(tmp_path / name / "a.jsonl", [{"text": "The same."}, {"text": "The same."}])
         (tmp_path / name / "x.txt").write_text(f"A text of {name}.")
-    inputs = [{"path": f"{name}/*.txt", "lang": "eng_Latn"} for name in ("one", "two")]
+    inputs = [{"path": f"{name}/*.{end}", "lang": "eng_Latn"} for end in ("jsonl", "txt") for name in ("one", "two")]
     run(config_of(tmp_path, input=inputs, **FIRST))
-    assert [doc_id for doc_id, _ in kept(tmp_path)] == ["x.txt", "x.txt"]
+    found = [doc_id for doc_id, _ in kept(tmp_path)]
+    assert found.count("x.txt") == 1 and len(found) == len(set(found)) == 5
+    with pytest.raises(CorpusError, match=r"1 id in more than one document \(2 documents in all\): 'x\.txt'"):
+        run(config_of(tmp_path, input=inputs, duplicate_ids="error"))
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
