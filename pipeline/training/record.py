@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from pipeline.base.errors import ConfigError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
+from pipeline.storage import layout
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.status import MODEL
@@ -203,11 +204,43 @@ def differences(config: RunConfig, pinned: Pinned) -> list[str]:
     wanted = asked(config, as_begun(config.train, pinned.settings), config.train.card)
     if continues_full_attention(config, pinned):
         del wanted["card"]["own_attention"]
-    found = changes(compared(pinned.model_dump(mode="json")), compared(wanted))
+    then = pinned.model_dump(mode="json")
+    then["settings"] = _with_moved(then["settings"], wanted["settings"])
+    found = changes(compared(then), compared(wanted))
     encoder = encoder_of(config)
     if config.encode and encoder and encoder != pinned.encoder:
         found.append(f"weights of encode.model {pinned.encoder[:8]} → {encoder[:8]} ({config.encode.model})")
     return found
+
+
+def _with_moved(then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return pinned settings with the present places of initial weights and corpora that were moved: they have the same
+    name, and nothing is left at the old place. What a corpus holds is compared by the digest of its index.
+    """
+    found, old, new = dict(then), then.get("init_from"), now.get("init_from")
+    if _is_moved(old, new):
+        store, run = located(str(old))
+        if not any(store.exists(f"{run}/{name}") for name in (MODEL, RECORD)):
+            found["init_from"] = new
+    others, present = then.get("corpora") or [], now.get("corpora") or []
+    if len(others) == len(present):
+        found["corpora"] = [
+            one | {"path": here["path"]}
+            if _is_moved(one["path"], here["path"]) and not Store(one["path"]).exists(layout.CORPUS_FILE)
+            else one
+            for one, here in zip(others, present, strict=True)
+        ]
+    return found
+
+
+def _is_moved(old: str | None, new: str | None) -> bool:
+    return bool(old and new) and old != new and Path(str(old)).name == Path(str(new)).name
+
+
+def places_of_indexes(pinned: Pinned, settings: TrainSettings) -> list[str]:
+    """Return the corpus of each pinned index where it is now; "" for the one that the training belongs to."""
+    others = iter([one.path for one in settings.corpora])
+    return [next(others, one.url) if one.url else "" for one in pinned.indexes]
 
 
 def continues_full_attention(config: RunConfig, pinned: Pinned) -> bool:

@@ -45,6 +45,7 @@ from pipeline.training.record import (
     differences,
     encoder_of,
     located,
+    places_of_indexes,
     read_started,
     refuse,
     write_started,
@@ -98,8 +99,9 @@ def say_purged(console: Console, store: Store, run: str) -> None:
         store: the corpus, which is looked at, and so are the others of the mix.
         run: the folder of the training.
     """
-    indexes = read_started(store, run).pinned.indexes
-    if any(one.digest[:12] in purged_from(Store(one.url) if one.url else store) for one in indexes):
+    started = read_started(store, run)
+    places = zip(places_of_indexes(started.pinned, started.settings), started.pinned.indexes, strict=True)
+    if any(one.digest[:12] in purged_from(Store(url) if url else store) for url, one in places):
         console.print(
             f"{run} learned from documents that were purged since; without them: pipeline train corpus.yaml --fresh",
             style="yellow",
@@ -175,8 +177,8 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
     """Compare what will be read with its receipts, or say that it is too much. Raises `CorpusError` for damage."""
     families = ["embeddings", *["codes"] * card.quantised, *["sentences"] * card.reads_words]
     families += ["fragility-predicted"] * (settings.weights == "fragility")
-    for one in pinned.indexes:
-        there = Corpus(one.url) if one.url else corpus
+    for url, one in zip(places_of_indexes(pinned, settings), pinned.indexes, strict=True):
+        there = Corpus(url) if url else corpus
         if not check_content(there, read_index(there, one.digest), families):
             console.print(
                 f"files of {there.url} are not compared with their receipts first: pipeline verify does that",
@@ -242,8 +244,9 @@ def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list
 
 def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
     """Make deleted indexes again. Raises `CorpusError` if a corpus would give another one now."""
-    for one, make in zip(pinned.indexes, _indexed(config, settings, corpus), strict=True):
-        there = Corpus(one.url) if one.url else corpus
+    places = places_of_indexes(pinned, settings)
+    for url, one, make in zip(places, pinned.indexes, _indexed(config, settings, corpus), strict=True):
+        there = Corpus(url) if url else corpus
         if is_present(there, one.digest):
             whole_index(there, one.digest)
         elif make().digest != one.digest:

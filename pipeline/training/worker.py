@@ -41,7 +41,7 @@ from pipeline.training.model_file import (
     read_scaler,
     save_model,
 )
-from pipeline.training.record import Started, read_started
+from pipeline.training.record import Started, places_of_indexes, read_started
 from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
 from pipeline.training.step import Stepper, adamw, seed_of
 from pipeline.training.through_decoder import HERE as DECODER
@@ -210,8 +210,9 @@ class _Work:
     def _loader(self, split: str, start: int) -> Loader:
         corpus = Corpus(self.store.url)
         sources, training = [], split == "train"
-        for one in self.record.pinned.indexes:
-            index = read_index(Corpus(one.url) if one.url else corpus, one.digest)
+        places = places_of_indexes(self.record.pinned, self.settings)
+        for url, one in zip(places, self.record.pinned.indexes, strict=True):
+            index = read_index(Corpus(url) if url else corpus, one.digest)
             sources.append(TrainingSource(index, one.weight * index.about.splits[split][2]))
         return Loader(
             sources if training else sources[:1],

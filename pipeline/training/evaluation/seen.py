@@ -8,6 +8,7 @@ document has one split. Of other files, hashes of texts and splits are read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.trained import Trained
 from pipeline.training.model_file import model_header
-from pipeline.training.record import located
+from pipeline.training.record import located, places_of_indexes, read_started
 
 COLUMNS = ["text_hash", "split"]
 
@@ -109,11 +110,18 @@ def _learned_from(one: Trained) -> Iterator[tuple[tuple[str, ...], str]]:
     place, pinned = one.place, one.about.pinned
     seen: set[str] = set()
     while True:
-        own = located(place)[0].url
-        for of_mix in pinned.indexes:
-            yield (of_mix.url or own,), of_mix.digest
+        (store, run), urls, begun = (
+            located(place),
+            [one.url for one in pinned.indexes],
+            pinned.settings.get("init_from"),
+        )
+        with contextlib.suppress(PipelineError):  # an exported model has no record of its training
+            settings = read_started(store, run).settings
+            urls, begun = places_of_indexes(pinned, settings), settings.init_from
+        for url, of_mix in zip(urls, pinned.indexes, strict=True):
+            yield (url or store.url,), of_mix.digest
         seen.add(place)
-        place = str(pinned.settings.get("init_from") or place)
+        place = str(begun or place)
         if place in seen:
             return
         try:

@@ -511,6 +511,32 @@ def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path
     assert "train/mixed learned from documents that were purged since" in trained(corpus, "mixed", steps=1, corpora=mix)
 
 
+def test_a_mix_goes_on_after_everything_was_moved(corpus: Path, tmp_path: Path) -> None:
+    """Not if a corpus of another content, or with something at the old place, is named."""
+    for name in ("own", "other"):
+        (tmp_path / "old" / name).mkdir(parents=True)
+    own, _ = (make_corpus(tmp_path / f"old/{name}") for name in ("own", "other"))
+    trained(own, "first", steps=1)
+    mix = {"steps": 4, "checkpoint_every": 2}
+
+    def named(place: Path) -> dict[str, Any]:
+        start = str(place / "own/out/train/first")
+        return mix | {"corpora": [{"path": str(place / "other/out")}], "init_from": start}
+
+    trained(own, "whole", **named(tmp_path / "old"))
+    trained(own, "mixed", **named(tmp_path / "old"))
+    take_back(folder(own, "mixed"), 4)
+    shutil.copytree(tmp_path / "old", tmp_path / "copy")
+    with pytest.raises(ConfigError, match=r"begun with other settings: train\.corpora .*; train\.init_from "):
+        trained(own, "mixed", **named(tmp_path / "copy"))
+    shutil.rmtree(tmp_path / "copy")
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = tmp_path / "new" / own.relative_to(tmp_path / "old")
+    assert "resuming from step 2 of 4" in trained(moved, "mixed", **named(tmp_path / "new"))
+    files = [folder(moved, name) / "model.safetensors" for name in ("whole", "mixed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
     with pytest.raises(NotFiniteError, match=r"in step \d the loss is (nan|inf)(.|\n)*row \d+ of part") as found:
         trained(corpus, "burst", lr=1e30, checkpoint_every=1)

@@ -62,5 +62,6 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     about = ModelHeader(steps=7, pinned=pinned, scaler=content_digest(data))
     save_model(corpus.store, f"train/{name}", model.state_dict(), about)
     corpus.store.write(f"train/{name}/{SCALER}", data)
-    started = Started(pinned=pinned, settings=TrainSettings(steps=7))
+    settings = TrainSettings(steps=7, init_from=pinned.settings.get("init_from"))
+    started = Started(pinned=pinned, settings=settings)
     corpus.store.write(f"train/{name}/{RECORD}", started.model_dump_json().encode())
