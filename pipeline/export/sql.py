@@ -151,9 +151,9 @@ def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
     DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers.
     """
     groups: dict[str, list[str]] = {}
+    renamed = _renamed(corpus)
     for part, file in zip(corpus.parts, files, strict=True):
         mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
-        renamed = _renamed(corpus)
         casts = {
             name: _cast(renamed[name].read if name in renamed else name, mine.get(name, TEXT), kind)
             for name, kind in corpus.kept_types.items()

@@ -42,9 +42,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Leaving:
-    """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely. `about`:
-    where a limit cuts records of which some were set aside, it is not known which of them it leaves out, and where a
-    file of documents is damaged, nothing else is.
+    """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely. `about`: the
+    numbers are estimates, because a limit cuts records of which some were set aside, or a file of documents is damaged.
     """
 
     input: str
