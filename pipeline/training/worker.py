@@ -291,14 +291,12 @@ class _Heeding:
         return self._asked.is_set
 
     def _note(self, number: int, frame: object) -> None:
-        if number == signal.SIGINT and self._asked.is_set():
-            raise KeyboardInterrupt
         if number == signal.SIGINT:
+            if self._asked.is_set():
+                raise KeyboardInterrupt
             give_up_soon()  # on a store that is away just now
-        if number == signal.SIGINT and os.isatty(2):
-            os.write(
-                2, b"\nstopping after this step; Ctrl-C again stops at once, with the checkpoints that are saved\n"
-            )
+            if os.isatty(2):
+                os.write(2, b"\nstopping after this step, which is saved; Ctrl-C again stops at once\n")
         self._asked.set()
 
     def __exit__(self, *of_error: object) -> None:

@@ -105,7 +105,8 @@ class Classifier:
         found = torch.zeros(len(encoded), dtype=torch.float64)
         while order:
             longest = max(1, len(encoded[order[0]].ids))
-            rows, order = order[: max(1, _BATCH_TOKENS // longest)], order[max(1, _BATCH_TOKENS // longest) :]
+            count = max(1, _BATCH_TOKENS // longest)
+            rows, order = order[:count], order[count:]
             logits = self._network(**self._batch([encoded[row] for row in rows], longest)).logits
             likely = logits.double().softmax(dim=1)[:, self.card.label]
             found[rows] = likely.cpu()

@@ -37,7 +37,6 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, prepare, processes_of, train
 from pipeline.training.worker import _Heeding, _Work, work
-from tests.support.cli import pipeline
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
@@ -258,31 +257,6 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("damage", ["flipped", "another part's"])
-def test_damaged_embeddings_are_not_trained_on(corpus: Path, tmp_path: Path, damage: str) -> None:
-    shutil.copytree(corpus.parent, tmp_path / "copy")
-    path = tmp_path / "copy/corpus.yaml"
-    first, second = sorted((tmp_path / "copy/out/embeddings").rglob("*.parquet"))[:2]
-    data = bytearray(first.read_bytes())
-    data[100] ^= 1
-    first.write_bytes(data if damage == "flipped" else second.read_bytes())
-    with pytest.raises(
-        CorpusError, match=rf"{first.name} is not what its receipt says: .* pipeline verify .* --repair"
-    ):
-        trained(path, "damaged", steps=1)
-
-
-def test_the_model_of_another_training_is_no_end_of_this_one(corpus: Path) -> None:
-    trained(corpus, "seed-0", steps=1)
-    trained(corpus, "seed-1", steps=1, seed=1)
-    for name in ("model.json", "model.safetensors"):
-        shutil.copy(folder(corpus, "seed-0") / name, folder(corpus, "seed-1") / name)
-    with pytest.raises(CorpusError, match=r"seed-1/model\.json is the model of another training than run\.json says; "):
-        trained(corpus, "seed-1", steps=1, seed=1)
-    (folder(corpus, "seed-1") / "model.json").unlink()
-    assert "trained in 1 step" in trained(corpus, "seed-1", steps=1, seed=1)
-
-
 def test_what_a_training_ends_with_is_of_its_own_selection_and_last_step(corpus: Path) -> None:
     url = str(corpus.parent / "out")
     config = load_config(corpus, ["select={where: chars >= 40}", "train.evaluate_sentences=30"])
@@ -476,65 +450,6 @@ def test_two_do_not_train_the_same(tmp_path: Path) -> None:
             trained(corpus, "taken", fresh=True)
         trained(corpus, "other")
     assert "nothing to do" in trained(corpus, "taken")
-
-
-def test_weights_begin_with_a_model_of_the_same_encoder_and_its_scaler(corpus: Path, tmp_path: Path) -> None:
-    """On a corpus with another scaler; not if the embeddings were those of another encoder."""
-    trained(corpus, "first", steps=1)
-    other = make_corpus(tmp_path, scaler={"clip": 3.0})
-    trained(other, "second", init_from=str(folder(corpus, "first")), steps=1)
-    scalers = [(folder(*one) / "scaler.safetensors").read_bytes() for one in ((corpus, "first"), (other, "second"))]
-    assert scalers[0] == scalers[1]
-    about = folder(corpus, "first") / "model.json"
-    write_record(about, json.loads(re.sub(r'"encoder":"?\s*"\w+"', '"encoder": "0123"', about.read_text())))
-    with pytest.raises(
-        ConfigError,
-        match=r"init_from: .*first is another model, of the card [a-z-]+: encoder 0123 → \w+ \(there → here",
-    ):
-        trained(other, "third", init_from=str(folder(corpus, "first")))
-
-
-def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path: Path) -> None:
-    """Both once an epoch with weights of 1, whatever their sizes."""
-    small = make_corpus(tmp_path, input=[{"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "limit": 5}])
-    trained(corpus, "mixed", steps=1, corpora=[{"path": str(small.parent / "out")}])
-    store = Store(str(corpus.parent / "out"))
-    record = read_started(store, "train/mixed")
-    loader = _Work(Console(), store, "train/mixed", record, Processes(0, 1, torch.device("cpu")))._loader("train", 0)
-    own = loader.sources[0].index.about.splits["train"][2]
-    shares = [source.weight for source in loader.sources]
-    assert shares == [own, loader.sources[1].index.about.splits["train"][2]] and shares[0] > 2 * shares[1] > 0
-    mix = [{"path": str(small.parent / "out")}]
-    assert "purged" not in trained(corpus, "mixed", steps=1, corpora=mix)
-    (tmp_path / "ids").write_text(Corpus(str(small.parent / "out")).documents(0)["doc_id"][0].as_py())
-    assert pipeline("purge", small.parent / "out", "--ids", tmp_path / "ids").returncode == 0
-    assert "train/mixed learned from documents that were purged since" in trained(corpus, "mixed", steps=1, corpora=mix)
-
-
-def test_a_mix_goes_on_after_everything_was_moved(corpus: Path, tmp_path: Path) -> None:
-    """Not if a corpus of another content, or with something at the old place, is named."""
-    for name in ("own", "other"):
-        (tmp_path / "old" / name).mkdir(parents=True)
-    own, _ = (make_corpus(tmp_path / f"old/{name}") for name in ("own", "other"))
-    trained(own, "first", steps=1)
-    mix = {"steps": 4, "checkpoint_every": 2}
-
-    def named(place: Path) -> dict[str, Any]:
-        start = str(place / "own/out/train/first")
-        return mix | {"corpora": [{"path": str(place / "other/out")}], "init_from": start}
-
-    trained(own, "whole", **named(tmp_path / "old"))
-    trained(own, "mixed", **named(tmp_path / "old"))
-    take_back(folder(own, "mixed"), 4)
-    shutil.copytree(tmp_path / "old", tmp_path / "copy")
-    with pytest.raises(ConfigError, match=r"begun with other settings: train\.corpora .*; train\.init_from "):
-        trained(own, "mixed", **named(tmp_path / "copy"))
-    shutil.rmtree(tmp_path / "copy")
-    (tmp_path / "old").rename(tmp_path / "new")
-    moved = tmp_path / "new" / own.relative_to(tmp_path / "old")
-    assert "resuming from step 2 of 4" in trained(moved, "mixed", **named(tmp_path / "new"))
-    files = [folder(moved, name) / "model.safetensors" for name in ("whole", "mixed")]
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:
