@@ -272,8 +272,7 @@ def cancel(
 
     corpus = open_corpus(where)
     free = cancel_run(out, corpus.store, slurm_cluster())
-    cancel_trainings(out, corpus.store, slurm_cluster())
-    if not free:
+    if not (cancel_trainings(out, corpus.store, slurm_cluster()) and free):
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +21,9 @@ from pipeline.training.status import (
     training_in_words,
     training_statuses,
 )
+
+
+GRACE_SECONDS = 60.0  # for a job's processes to save a checkpoint and end; SLURM kills them after its KillWait
 
 
 def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
@@ -90,13 +94,19 @@ def show_training(console: Console, store: Store, cluster: Cluster, name: str, t
     console.print(Text(f"{one.run}: {training_in_words(one)}"), soft_wrap=True)
 
 
-def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
+def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     """Cancel SLURM jobs that train on a corpus, and name training processes, which their users have to stop.
+
+    A job may queue itself again just when it is cancelled. So this waits until the jobs are over, and cancels those
+    that came back.
 
     Args:
         console: where is shown what was cancelled.
         store: the corpus.
         cluster: cancels SLURM jobs.
+
+    Returns:
+        False if a job is not over, although it was cancelled.
     """
     found = [
         one
@@ -109,15 +119,22 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> None:
                 f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
+    deadline = time.monotonic() + GRACE_SECONDS
+    left = found
+    while left and time.monotonic() < deadline:
+        cluster.cancel([one.job.id for one in left if one.job])
+        time.sleep(1.0)
+        left = [one for one in left if _state(one, cluster) not in ("", *OVER)]
     for one in found:
         assert one.job
-        cluster.cancel([one.job.id])
+        said = "has been cancelled, but is not over yet" if one in left else "is cancelled"
         console.print(
-            f"{one.run}: cancelled SLURM job {one.job.id}; checkpoints are kept: pipeline train goes on from there",
+            f"{one.run}: SLURM job {one.job.id} {said}; checkpoints are kept: pipeline train goes on from there",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
+    return not left
 
 
 def _last(store: Store, run: str) -> Numbers:

@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.load import load_config
-from pipeline.monitor.trainings import show_trainings
+from pipeline.monitor.trainings import cancel_trainings, show_trainings
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import interrupted
 from pipeline.training.run import prepare
@@ -132,6 +133,27 @@ def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     assert job.standing().finished, job.log
     assert [step for step, _, _ in losses(corpus, "requeued")] == list(range(1, STEPS + 1))
     assert losses(corpus, "requeued") == uninterrupted
+
+
+def test_a_job_that_comes_back_is_cancelled_again(corpus: Path, submitted: Callable[..., Job]) -> None:
+    """A training near its time limit may queue itself again just when it is cancelled."""
+    job = submitted("comes-back")
+    until(lambda: re.search(r"^step \d+ of", job.log, re.MULTILINE))
+    came_back: list[str] = []
+
+    def cancel(asked: Sequence[str]) -> None:
+        jobs.cancel(asked)
+        if not came_back:
+            came_back.extend(asked)
+            ask("scontrol", "requeue", *asked)
+
+    said = Console(record=True, width=200)
+    assert cancel_trainings(said, job.store, replace(slurm_cluster(), cancel=cancel))
+    assert came_back == [job.id]
+    assert f"SLURM job {job.id} is cancelled" in said.export_text()
+    time.sleep(3)
+    assert job.over()
+    assert cancel_trainings(said, job.store, slurm_cluster())  # nothing is left to cancel
 
 
 @pytest.mark.parametrize("how", ["a job of more weight", "SIGTERM, then SIGKILL"])
