@@ -22,7 +22,6 @@ from pipeline.training.status import (
     training_statuses,
 )
 
-
 GRACE_SECONDS = 60.0  # for a job's processes to save a checkpoint and end; SLURM kills them after its KillWait
 
 

@@ -15,20 +15,16 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stages.segment.pieces import Pieces
+from stages.segment.pieces import Pieces, joined
 from stages.segment.rules import cap as rules_cap
-from stages.segment.rules.spacy_rules import SpacyRules, spacy_code
 from stages.segment.sat import cap as sat_cap
+from stages.segment.sat.best_cuts import best_cuts
 from stages.segment.settings import SegmentSettings
-from stages.segment.text import Flags, Text
+from stages.segment.text import Flags, Indices, Text
 
 if TYPE_CHECKING:
+    from stages.segment.rules.spacy_rules import SpacyRules
     from stages.segment.sat.runner import SatRunner
-
-
-from stages.segment.pieces import joined
-from stages.segment.sat.best_cuts import best_cuts
-from stages.segment.text import Indices
 
 
 class FoundCuts(Protocol):
@@ -59,14 +55,20 @@ class FoundByRules:
         return text.ends[pieces.last]
 
 
-spacy_rules = functools.cache(SpacyRules)
-"""A language's rules, which take a third of a second to load, once per process."""
+@functools.cache
+def spacy_rules(code: str) -> SpacyRules:
+    """Return a language's rules, which take a third of a second to load once per process; spaCy takes one more."""
+    from stages.segment.rules.spacy_rules import SpacyRules
+
+    return SpacyRules(code)
 
 
 class SpacyMethod:
     """Segments by the rules of each document's language, which are loaded with the first document in it."""
 
     def find(self, text: Text, langs: Sequence[str]) -> FoundByRules:
+        from stages.segment.rules.spacy_rules import spacy_code
+
         cut = text.ends.copy()
         first = 0
         for code, group in groupby(map(spacy_code, langs)):
