@@ -29,7 +29,7 @@ from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.checks import check_content, check_files
+from pipeline.training.data.checks import check_content, check_files, texts_in_train
 from pipeline.training.data.index import Index, encoder_used, is_present, make_index, read_index, whole_index
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
@@ -298,12 +298,20 @@ def _pin(
         highlight=False,
         soft_wrap=True,
     )
-    indexes = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)]
+    indexes, mixed = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)], []
     for other, make in zip(settings.corpora, others, strict=True):
         found = make()
         _check_split(found, "train")
         _check_texts(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
+        mixed.append(found)
+    if settings.validation_concepts and (same := texts_in_train(index, mixed)):
+        console.print(
+            f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
+            "train, so the validation loss is too good; with the same section split, by: text, in all of them it is not "
+            "(pipeline evaluate leaves such documents out)",
+            style="yellow", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     pinned = Pinned(
         **asked(config, settings, card),
         indexes=indexes,

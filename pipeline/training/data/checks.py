@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.parallel import prefetch
@@ -21,6 +22,7 @@ from pipeline.training.data.index import Index, TrainingSource
 
 Weights = Literal["none", "fragility"]
 CHECKED_BYTES = 1 << 30  # of embeddings: two cores hash as many bytes in 0.9 s, from the page cache
+COMPARED_DOCUMENTS = 5_000_000  # of a mix: 8 bytes of each are read
 
 
 def check_numbers(
@@ -151,3 +153,29 @@ def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool
                 f"verify {corpus.url} --repair deletes what is wrong, and the next run makes it again"
             )
     return True
+
+
+def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:
+    """Count documents of the split validation whose texts other corpora of a mix have in the split train.
+
+    Args:
+        own: the index that is validated on.
+        others: those of the other corpora.
+
+    Returns:
+        How many there are; None if there are more documents than `COMPARED_DOCUMENTS`, which are not compared.
+    """
+    if sum(counts[0] for one in (own, *others) for counts in one.about.splits.values()) > COMPARED_DOCUMENTS:
+        return None
+    learned = pa.chunked_array([_hashes(one, "train") for one in others], pa.uint64())
+    return pc.sum(pc.is_in(_hashes(own, "validation"), value_set=learned)).as_py() or 0
+
+
+def _hashes(index: Index, split: str) -> pa.Array:
+    """Return hashes of the texts of documents in a split."""
+    store, found = Store(index.url), []
+    for path in index.parts["documents"].to_pylist():
+        with store.open(path) as handle:
+            table = pq.read_table(handle, columns=["text_hash", "split"])
+        found += table.filter(pc.equal(table["split"], split))["text_hash"].chunks
+    return pa.chunked_array(found, pa.uint64()).combine_chunks()

@@ -62,6 +62,17 @@ def test_a_small_corpus_of_a_mix_does_not_come_more_often(corpus: Path, tmp_path
     assert "train/mixed learned from documents that were purged since" in trained(corpus, "mixed", steps=1, corpora=mix)
 
 
+def test_texts_of_the_validation_that_a_mix_trains_on_are_counted(corpus: Path, tmp_path: Path) -> None:
+    """They are all in the split train of the other corpus; with equal splits nothing is said."""
+    own = Corpus(str(corpus.parent / "out"))
+    held_out = [of for part in own.parts for of in own.documents(part)["split"].to_pylist()].count("validation")
+    other, same = make_corpus(tmp_path / "other", split={}), make_corpus(tmp_path / "same")
+    said = trained(corpus, "sees-all", steps=1, corpora=[{"path": str(other.parent / "out")}])
+    assert f"{held_out} documents of the split validation: other corpora have the same text" in said
+    said = trained(corpus, "sees-none", steps=1, corpora=[{"path": str(same.parent / "out")}])
+    assert "of the split validation" not in said
+
+
 def test_a_mix_goes_on_after_everything_was_moved(corpus: Path, tmp_path: Path) -> None:
     """Not if a corpus of another content, or with something at the old place, is named."""
     for name in ("own", "other"):
