@@ -308,8 +308,8 @@ def _pin(
     if settings.validation_concepts and (same := texts_in_train(index, mixed)):
         console.print(
             f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
-            "train, so the validation loss is too good; with the same section split, by: text, in all of them it is not "
-            "(pipeline evaluate leaves such documents out)",
+            "train, so the validation loss is too good; with the same section split, by: text, in all of them it is "
+            "not (pipeline evaluate leaves such documents out)",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     pinned = Pinned(
