@@ -33,8 +33,9 @@ def not_text(head: bytes) -> str | None:
     """Name what begins like this if it cannot be lines of JSON: "a PNG image"."""
     if head[_TAR] == b"ustar":
         return "a tar archive"
-    if head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() in (b"[", b"{") and b"\n" in head:
-        return "one JSON value over many lines (jq -c makes lines of it)"
+    opens = head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() if b"\n" in head else b""
+    if opens in (b"[", b"{"):
+        return f"one JSON value over many lines (jq -c '{'.[]' if opens == b'[' else '.'}' FILE makes lines of it)"
     return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), None)
 
 

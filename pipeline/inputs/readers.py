@@ -33,6 +33,7 @@ from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, own_blocks, raw_blocks
 
+A_LIST = "the line is a list"  # how the error of such a line begins
 MANY = b"\n" * 1024  # empty lines that are counted at once
 _RUN = re.compile(rb"(\n{1024,})")
 
@@ -184,7 +185,9 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
     except (ValueError, RecursionError) as error:
         return reject("invalid JSON", _not_json(error))
     if not isinstance(values, dict):
-        return reject("not a JSON object", f"the line is {short(values)}; write one object per line: {{…}}")
+        what = f"{A_LIST} of {len(values)}" if isinstance(values, list) else f"the line is {short(values)}"
+        how = " (jq -c '.[]' FILE makes them of a list)" if isinstance(values, list) else ""
+        return reject("not a JSON object", f"{what}; write one object per line: {{…}}{how}")
     if twice := _repeated(values, maker.columns):
         return reject(DUPLICATE_KEY, f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
     return maker.make(values, line.offset, line.raw, line.number)
@@ -234,7 +237,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     longest = chunk.longest
     line = _LinePieces(longest)  # that has begun
     try:
-        if not whole:
+        if not chunk.compression:
             check_lines(chunk, head_of(chunk))
         for block in own_blocks(chunk) if whole else raw_blocks(chunk, offset):
             for some in _runs(block) if whole else [block]:

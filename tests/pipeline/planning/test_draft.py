@@ -158,7 +158,9 @@ def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
     [
         ("a.json", '[{"id": 1, "text": "One."}, {"id": 2, "text": "Two."}]', "jq -c '.[]' FILE"),
         ("a.json", '{"results": [{"id": 1, "text": "One."}]}', "documents lie in a list, results"),
-        ("a.jsonl", '"One sentence."\n"Another."\n', "no column holds texts; columns: none"),
+        ("b.json", '[\n {"id": 1, "text": "One."}\n]', "over many lines (jq -c '.[]' FILE makes lines of it)"),
+        ("c.json", '{\n "id": 1,\n "text": "One."\n}', "over many lines (jq -c '.' FILE makes lines of it)"),
+        ("a.jsonl", '"One sentence."\n"Another."\n', "no record becomes a document, the first because of this: the li"),
         ("a.csv", "id,text\n1,One.\n", "of a.csv pandas makes a file that is read"),
     ],
 )
