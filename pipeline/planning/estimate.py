@@ -25,7 +25,7 @@ from pipeline.inputs import ChunkTable
 from pipeline.planning.examined import Examined, Texts, examine
 from pipeline.planning.pilot_size import doubts, drawn
 from pipeline.planning.plan import Plan
-from pipeline.planning.rates import keep_rate, machine_rate
+from pipeline.planning.rates import SETUP_SECONDS, keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
 from pipeline.planning.workload import rate_of, worked_on
 from pipeline.storage import layout
@@ -144,12 +144,14 @@ def _stage(plan: Plan, stage: str, new: float, tokens: float | None) -> StageEst
     """
     todo = plan.work[stage]
     rows = new + (todo.sentences_left if stage != SEGMENT else 0)
-    rate, source = todo.rate or _older_rate(plan, stage), HERE
-    if rate:
-        return StageEstimate(rows, rows / rate, source)
+    rate, measured_seconds = _own_rate(plan, stage)
+    if rate and measured_seconds >= SETUP_SECONDS:
+        return StageEstimate(rows, rows / rate, HERE)
     if measured := machine_rate(plan.config, stage):
         seconds = worked_on(plan.config, stage, rows) / measured.per_second(tokens)
         return StageEstimate(rows, seconds, MACHINE)
+    if rate:
+        return StageEstimate(rows, rows / rate, HERE)
     by_card = rate_of(plan.config, stage, rows)
     return StageEstimate(rows, rows / by_card if by_card else None, CARD if by_card else "")
 
@@ -166,9 +168,13 @@ def _older_sums(plan: Plan, stage: str) -> Counters:
     return sums
 
 
-def _older_rate(plan: Plan, stage: str) -> float | None:
+def _own_rate(plan: Plan, stage: str) -> tuple[float | None, float]:
+    """Return sentences per second of what this corpus did, now or before, and in how many seconds it was measured."""
+    if rate := plan.work[stage].rate:
+        return rate, plan.work[stage].sentences_done / rate
     sums = _older_sums(plan, stage)
-    return sums.get(f"{stage}/rows", 0.0) / seconds if (seconds := seconds_of(sums, stage)) else None
+    seconds = seconds_of(sums, stage)
+    return sums.get(f"{stage}/rows", 0.0) / seconds if seconds else None, seconds
 
 
 def _known_tokens(plan: Plan) -> float | None:
@@ -279,5 +285,5 @@ def keep_rates(kept: bytes, total: Counters, config: RunConfig) -> None:
     each = _tokens_in(total) or 0.0
     for stage in value["stages"]:
         rows = came.get(f"{stage}/rows", 0.0)
-        if rows > 0:
+        if rows > 0 and came[f"{stage}/seconds"] >= SETUP_SECONDS:
             keep_rate(config, stage, rows, rows * each, came[f"{stage}/seconds"])

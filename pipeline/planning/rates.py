@@ -33,6 +33,8 @@ from stages.stage import StageSettings
 
 FOLDER = "rates"  # below the cache folder
 LEAST_SECONDS = 1.0  # of work that is measured; less says little
+SETUP_SECONDS = 10.0  # of work of a run, which begins with setting up libraries; in less, that may be most of it
+LESS = 10  # a rate is not replaced by one of less than a tenth of its work
 _Positive = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
 
 
@@ -95,7 +97,8 @@ def machine_rate(config: RunConfig, stage: str) -> MachineRate | None:
 def keep_rate(config: RunConfig, stage: str, sentences: float, tokens: float, seconds: float) -> None:
     """Keep a measured rate in the cache.
 
-    A rate of too little work is not kept; a cache that cannot be written is no error.
+    A rate of too little work is not kept, nor one of far less work than that which is there. A cache that cannot be
+    written is no error.
 
     Args:
         config: the configuration of the run.
@@ -106,6 +109,9 @@ def keep_rate(config: RunConfig, stage: str, sentences: float, tokens: float, se
     """
     work = _work(config, stage)
     if work is None or seconds < LEAST_SECONDS or not sentences or not tokens:
+        return
+    before = machine_rate(config, stage)
+    if before and tokens * LESS < before.tokens:
         return
     rate = MachineRate(machine(), stage, work, sentences, tokens, seconds, time.time())
     path = _path(stage, work)

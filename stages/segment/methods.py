@@ -7,6 +7,7 @@ joined.
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Sequence
 from itertools import groupby
@@ -135,7 +136,10 @@ def ink_logits(runner: SatRunner, text: Text) -> NDArray[np.float32]:
 
 def make_method(settings: SegmentSettings, device: str) -> Method:
     """Load what the settings ask for onto the device."""
-    return SatMethod(settings, device) if settings.uses_sat else SpacyMethod()
+    if settings.uses_sat:
+        return SatMethod(settings, device)
+    importlib.import_module("stages.segment.rules.spacy_rules")  # now, not in the time of the first document
+    return SpacyMethod()
 
 
 def _log_odds(probability: float) -> float:

@@ -15,6 +15,7 @@ import pytest
 from pipeline import Corpus
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
+from pipeline.planning import estimate as estimate_module
 from pipeline.planning import examined as module
 from pipeline.planning import rates as rates_module
 from pipeline.planning.estimate import CARD, HERE, MACHINE, estimate_of
@@ -155,6 +156,7 @@ def test_a_run_keeps_the_rates_of_this_machine(tmp_path: Path, monkeypatch: pyte
     """The plan of another corpus uses them, unless their file is damaged, of another machine or not sealed."""
     monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(rates_module, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(estimate_module, "SETUP_SECONDS", 0.0)
     for name in ("one", "other"):
         as_jsonl(tmp_path / name, sample_documents("libreoffice-eng", 6))
         config_of(tmp_path / name)
@@ -184,6 +186,24 @@ def test_a_run_keeps_the_rates_of_this_machine(tmp_path: Path, monkeypatch: pyte
     machine.cache_clear()
     assert machine_rate(config, "segment") is None
     machine.cache_clear()
+
+
+def test_seconds_of_a_first_try_are_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting up libraries takes most of them: neither this corpus nor another is estimated by them."""
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rates_module, "LEAST_SECONDS", 0.0)
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 12))
+    path = config_of(tmp_path)
+    config = load_config(path)
+    rates_module.keep_rate(config, "segment", 50_000, 1_400_000, 100)
+    run(path, "input.0.limit=6")
+    found = estimate_of(make_plan(config)).stages["segment"]
+    assert found.source == MACHINE and found.seconds
+    assert machine_rate(config, "segment").sentences == 50_000  # type: ignore[union-attr]
+    rates_module.keep_rate(config, "segment", 1000, 28_000, 20)  # little beside that
+    assert machine_rate(config, "segment").sentences == 50_000  # type: ignore[union-attr]
+    rates_module.keep_rate(config, "segment", 10_000, 280_000, 50)
+    assert machine_rate(config, "segment").sentences == 10_000  # type: ignore[union-attr]
 
 
 def test_the_plan_measures_this_machine_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
