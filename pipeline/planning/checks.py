@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.config.load import read_config
@@ -31,6 +33,7 @@ from pipeline.inputs import (
     plan_chunks,
     plan_inputs,
 )
+from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import Edges
 from pipeline.inputs.column_types import NOTHING, TEXT, ColumnType, common_type
 from pipeline.inputs.documents import short
@@ -112,6 +115,7 @@ def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str]
         except (PipelineError, CardError) as error:
             found.append((("launcher",), str(error)))
     warned += [*_of_two_kinds(config, samples), *_equal_ids(config, samples)]
+    warned += _closed_files(config, chunks) if chunks else ()
     notices = tuple(f"{config.place(*keys)}: {text}" for keys, text in warned)
     return [f"{config.place(*keys)}: {text}" for keys, text in found], chunks, notices
 
@@ -264,6 +268,21 @@ def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
                 keys,
                 f"{_numbered(keys)}: {share_of(len(errors), first)} set aside by a run ({reason}), with this error for "
                 f"the first: {errors[0]}",
+            )
+
+
+def _closed_files(config: RunConfig, chunks: ChunkTable) -> Iterator[Problem]:
+    """Yield how many files of an input cannot be opened, and why for the first of them."""
+    closed = chunks.table.filter(pc.equal(chunks.table["format"], UNREADABLE))
+    for index, one in enumerate(config.input):
+        mine = closed.filter(pc.equal(closed["input"], one.input_name)).select(["path", "stamp"]).to_pylist()
+        if mine:
+            first = min(mine, key=lambda file: file["path"])
+            keys, them = ("input", str(index)), "it" if len(mine) == 1 else "them"
+            yield (
+                (*keys, "path"),
+                f"{_numbered(keys)}: {counted(len(mine), 'file')} cannot be read, and a run sets {them} aside; the "
+                f"first is {first['path']}: {first['stamp']}",
             )
 
 
