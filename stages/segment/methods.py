@@ -1,7 +1,7 @@
 """The methods that find where sentences end: spaCy's rules, or a SaT model; and paragraphs (LCM 4.3).
 
-Both process many documents at once. Paragraphs are SaT's boundaries, fewer than ten sentences each, single sentences
-joined.
+Both process many documents at once. Paragraphs stand between blank lines; with the method `paragraphs` they are SaT's,
+fewer than ten sentences each, single sentences joined.
 """
 
 from __future__ import annotations
@@ -87,10 +87,12 @@ class FoundByModel:
         text: the text.
         logits: (ink,) log odds of a sentence's end after each ink character, −inf for none.
         threshold: the probability from which a sentence ends.
-        paragraph_threshold: the probability from which a paragraph ends.
+        paragraph_threshold: the probability from which a paragraph ends; None: only blank lines end one.
     """
 
-    def __init__(self, text: Text, logits: NDArray[np.float32], threshold: float, paragraph_threshold: float) -> None:
+    def __init__(
+        self, text: Text, logits: NDArray[np.float32], threshold: float, paragraph_threshold: float | None
+    ) -> None:
         self._logits = np.where(text.joins_next, np.float32(-np.inf), logits)
         self._odds = self._logits - np.float32(_log_odds(threshold))
         self._paragraph_threshold = paragraph_threshold
@@ -100,6 +102,8 @@ class FoundByModel:
         return sat_cap.fit(pieces, self._odds)
 
     def paragraph_ends(self, text: Text, pieces: Pieces) -> Flags:
+        if self._paragraph_threshold is None:
+            return text.ends[pieces.last]
         odds = self._logits[pieces.last] - np.float32(_log_odds(self._paragraph_threshold))
         return paragraph_ends(odds, text.ends[pieces.last], text.owner(pieces.last))
 
@@ -119,7 +123,8 @@ class SatMethod:
             network, tokenizer, stride=settings.stride, batch_tokens=settings.batch_tokens, device=device
         )
         self._threshold = settings.threshold or card.threshold
-        self._paragraph_threshold = settings.paragraph_threshold or card.paragraph_threshold
+        own = settings.paragraph_threshold or card.paragraph_threshold
+        self._paragraph_threshold = own if settings.method == "paragraphs" else None
 
     def find(self, text: Text, langs: Sequence[str]) -> FoundByModel:
         return FoundByModel(text, ink_logits(self._runner, text), self._threshold, self._paragraph_threshold)

@@ -83,7 +83,10 @@ class SegmentSettings(Settings):
             unused |= {"sat", "threshold", "stride", "precision"}
         if self.method != "paragraphs":
             unused.add("paragraph_threshold")
-        return {name: value for name, value in kept.items() if name not in unused}
+        found = {name: value for name, value in kept.items() if name not in unused}
+        if self.method in ("sat", "sat-capped"):  # whose paragraphs were SaT's before
+            found["paragraphs"] = "between blank lines"
+        return found
 
     def artifacts(self) -> dict[str, str]:
         """Return digests of the files that decide where sentences end."""

@@ -108,6 +108,16 @@ def test_the_model_needs_neither_case_nor_punctuation() -> None:
     assert len(BY_METHOD["sat"].segment([bare], ["eng_Latn"]).text) > 1
 
 
+@pytest.mark.parametrize("method", [one for one in METHODS if one != "paragraphs"])
+def test_paragraphs_of_other_methods_stand_between_blank_lines(method: MethodName) -> None:
+    text = "\n\n".join(["It rained all day. We stayed inside.", "Nobody came.", "Then the sun came out. We left."])
+    for threshold in (None, 0.001):
+        settings = SegmentSettings(method=method, paragraph_threshold=threshold)
+        found = Segmenter(settings, count_bytes).segment([text], ["eng_Latn"])
+        blank = [text.count("\n\n", 0, start) for start in found.start.tolist()]
+        assert found.paragraph.tolist() == blank and len(set(blank)) == 3
+
+
 def test_paragraphs_have_two_to_nine_sentences() -> None:
     text = collapse(" ".join(real_documents(2)[0][:2]))
     found = Segmenter(SegmentSettings(method="paragraphs"), count_bytes).segment([text], ["eng_Latn"])
