@@ -7,6 +7,7 @@ number, a date or JSON is read (`"2010"` is 2010 for int32). What does not fit a
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -179,7 +180,7 @@ def as_array(values: Sequence[Any], kind: ColumnType, name: str) -> tuple[pa.Arr
     """
     misfits: list[Misfit] = []
     if kind.arrow == pa.string():
-        return pa.array([None if value is None else as_text(value, name) for value in values], pa.string()), misfits
+        return pa.array([None if value is None else _text(value, name) for value in values], pa.string()), misfits
     return pa.array([_converted(value, kind, name, misfits) for value in values], kind.arrow), misfits
 
 
@@ -208,8 +209,30 @@ def _value(value: Any, kind: ColumnType, path: str) -> Any:
         element = kind.element
         return [None if one is None else _value(one, element, path) for one in _json(value, list)]
     if kind.arrow == pa.string():
-        return as_text(value, path)
+        return _text(value, path)
     return _SCALARS[kind.name](value)
+
+
+def _text(value: Any, path: str) -> str:
+    with contextlib.suppress(RecursionError, OverflowError):  # too deep, or a time of the year 1 or 9999
+        value = _in_one_form(value)
+    return as_text(value, path)
+
+
+def _in_one_form(value: Any) -> Any:
+    """Return a value as all parts write it as text, whether theirs was converted to a type of its own before or not.
+
+    Whole numbers have no point, fields are sorted and those that are null left out, times with a zone are in UTC.
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_IN_FLOAT:
+        return int(value)
+    if isinstance(value, list | tuple):
+        return [_in_one_form(one) for one in value]
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {name: _in_one_form(value[name]) for name in sorted(value) if value[name] is not None}
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
+        return value.astimezone(dt.UTC)
+    return value
 
 
 def _json(value: Any, wanted: type) -> Any:

@@ -15,7 +15,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -37,6 +37,7 @@ from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
 from pipeline.storage.store import Store, is_unfinished
 from pipeline.training.data.index import FAMILIES, read_index, unusable
+from pipeline.training.status import RECORD
 
 VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
@@ -89,7 +90,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
         paths.setdefault(path.partition("/")[0], []).append(path)
     others = [] if older_views else [*_recent(corpus, now), *_exported(corpus)]
     named = {path: reason for reason, other in reversed(others) for path in _named(other)}
-    needed = {digest for _, digests in models_of(corpus.store) for digest in digests}
+    needed = set(_indexes_of_models(corpus.store))
     learned = {path for digest in needed for path in _files_of(corpus, digest)}
     why: dict[str, str] = {}
     kept: Counter[str] = Counter()
@@ -108,9 +109,12 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
             else:
                 kept[_GOES_ON] += 1
     for path in [path for path in why if path.startswith(f"{layout.INDEXES}/")]:
-        if path.rpartition("/")[2].split(".")[0] in needed:
+        if (digest := path.rpartition("/")[2].split(".")[0]) in needed:
             del why[path]
             kept["a model was trained with that index"] += 1
+        elif not older_views and _is_whole(corpus, digest, why):
+            del why[path]
+            kept["all that the index names is here, and another corpus may have a model that was trained with it"] += 1
     return Garbage({path: corpus.store.size(path) for path in why}, why, kept)
 
 
@@ -149,6 +153,23 @@ def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
             yield from (path for path in parts[family].to_pylist() if path)
 
 
+def _indexes_of_models(store: Store) -> Iterator[str]:
+    """Yield the indexes of trainings. Raises `CorpusError` if it is not known what one was trained on."""
+    for run, digests in models_of(store):
+        if digests is None:
+            raise CorpusError(
+                f"it is not known what {run} was trained on, since its record {store.url}/{run}/{RECORD} is damaged; "
+                f"restore that file, or delete the folder {store.url}/{run} if the model is not needed any more"
+            )
+        yield from digests
+
+
+def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
+    """Return whether an index can be read, and no file that it names is gone or garbage."""
+    files = set(_files_of(corpus, digest))
+    return bool(files) and files.isdisjoint(garbage) and all(corpus.store.exists(path) for path in files)
+
+
 def _unfinished(store: Store, now: float) -> Iterator[str]:
     for folder in _RECORDS:
         for path in store.find(folder):
@@ -160,7 +181,7 @@ def _unfinished(store: Store, now: float) -> Iterator[str]:
 
 def _why(folder: str) -> str:
     if folder == layout.INDEXES:
-        return "an index over files that are no longer part of the newest run, and no model was trained with it"
+        return "an index over files that the newest run does not have, with which no model of this corpus was trained"
     return "made with settings or inputs that the newest run does not have, or left by a killed attempt"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator
 
 import pyarrow as pa
@@ -38,20 +37,29 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
             yield digest
 
 
-def models_of(store: Store) -> Iterator[tuple[str, list[str]]]:
-    """Yield trainings, each with the indexes of this corpus that it is pinned to; damaged ones are left out."""
+def models_of(store: Store) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield trainings, each with the indexes of this corpus that it is pinned to; None if its record is damaged."""
     from pipeline.training.record import read_started
 
     for one in training_statuses(store):
-        with contextlib.suppress(CorpusError):
+        try:
             pinned = read_started(store, one.run).pinned
+        except CorpusError:
+            yield one.run, None
+        else:
             yield one.run, [index.digest[:12] for index in pinned.indexes if not index.url]
 
 
 def models_made_with(store: Store, indexes: Collection[str]) -> list[str]:
-    """Return trainings that are pinned to one of these indexes, or to one that is gone, so that it might have been."""
+    """Return trainings that are pinned to one of these indexes, or to one that is gone or not known, so that it might
+    have been one of them.
+    """
     known = set(indexes_of(store))
-    return [run for run, pinned in models_of(store) if any(one in indexes or one not in known for one in pinned)]
+    return [
+        run
+        for run, pinned in models_of(store)
+        if pinned is None or any(one in indexes or one not in known for one in pinned)
+    ]
 
 
 def exports_made_with(corpus: Corpus, chunks: Collection[str], files: Collection[str]) -> Iterator[ExportRecord]:

@@ -252,7 +252,8 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
         elif make().digest != one.digest:
             raise CorpusError(
                 f"the index {one.digest[:12]} of {there.url}, to which {settings.folder} is pinned, is gone, and the "
-                "corpus has changed since; restore its files in train/index, or start over with --fresh"
+                "corpus has changed since; restore its files in train/index, bring that corpus back to the inputs and "
+                "settings that it had (pipeline run), or start over with --fresh"
             )
 
 

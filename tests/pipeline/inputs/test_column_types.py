@@ -184,3 +184,36 @@ def test_counts_of_receipts_say_the_common_type() -> None:
 )
 def test_values_prove_the_type_that_was_found_in_them(kind: Any, values: list[Any], proven: bool) -> None:
     assert proves(ColumnType.from_json(kind), values) == proven
+
+
+EAST = dt.timezone(dt.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([1, 2.5], ["1", "2.5"]),
+        ([BIG - 1, 0.5, 1], [str(BIG - 1), "0.5", "1"]),
+        ([{"a": 1}, {"b": 2}], ['{"a": 1}', '{"b": 2}']),
+        ([{"b": 1, "a": 2}, {"a": 3, "b": 1}], ['{"a": 2, "b": 1}', '{"a": 3, "b": 1}']),
+        ([{}, {"a": 1}], ["{}", '{"a": 1}']),
+        ([{"a": 1}, {"a": 2.5}], ['{"a": 1}', '{"a": 2.5}']),
+        ([[1], [2.5]], ["[1]", "[2.5]"]),
+        ([dt.datetime(2024, 1, 2, 3, tzinfo=EAST)], ["2024-01-02 01:00:00+00:00"]),
+        ([1e300, float("inf"), -0.5], ["1e+300", "Infinity", "-0.5"]),
+        ([True, False], ["true", "false"]),
+    ],
+)
+def test_text_of_values_does_not_depend_on_the_part_that_they_are_in(values: list[Any], texts: list[str]) -> None:
+    """A part that also holds a text has all as text; another one converts them first, and readers make text of it."""
+    together, _ = as_array([*values, "x"], found_type([*values, "x"]), "k")
+    first, _ = as_array(values, found_type(values), "k")
+    apart, _ = as_array(first.to_pylist(), TEXT, "k")
+    assert apart.to_pylist() == texts and together.to_pylist() == [*texts, "x"]
+
+
+def test_values_that_are_nested_too_deeply_for_one_form_are_kept() -> None:
+    value: Any = 1.0
+    for _ in range(600):
+        value = [value]
+    assert as_array([value], TEXT, "k")[0].to_pylist()[0].startswith("[[[")

@@ -14,12 +14,14 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
+from pipeline.run.options import RunOptions
 from pipeline.storage.store import Store
 from pipeline.training.distributed import Processes
 from pipeline.training.record import read_started
 from pipeline.training.worker import _Work
 from tests.support.cli import pipeline
 from tests.support.records import write_record
+from tests.support.runs import run
 from tests.support.trainings import folder, make_corpus, take_back_to, trained
 
 
@@ -71,6 +73,27 @@ def test_texts_of_the_validation_that_a_mix_trains_on_are_counted(corpus: Path, 
     assert f"{held_out} documents of the split validation: other corpora have the same text" in said
     said = trained(corpus, "sees-none", steps=1, corpora=[{"path": str(same.parent / "out")}])
     assert "of the split validation" not in said
+
+
+def test_gc_keeps_what_trainings_need(tmp_path: Path) -> None:
+    """Also the index of a corpus that another one mixes in; and nothing goes while it is not known what they need."""
+    own, other = make_corpus(tmp_path / "own"), make_corpus(tmp_path / "other")
+    mix = {"steps": 2, "checkpoint_every": 1, "corpora": [{"path": str(other.parent / "out")}]}
+    trained(own, "mixed", **mix)
+    take_back_to(own, "mixed", 1)
+    for path in (own, other):
+        run(path, "segment.max_chars=70", options=RunOptions(accept_removal=True))
+    indexes = sorted((other.parent / "out/train/index").iterdir())
+    said = pipeline("gc", other.parent / "out", "--delete", "--yes")
+    assert f"kept: {len(indexes)} files: all that the index names is here, and another corpus" in said.stdout, said
+    assert sorted((other.parent / "out/train/index").iterdir()) == indexes
+    assert "resuming from step 1 of 2" in trained(own, "mixed", **mix)
+    said = pipeline("gc", other.parent / "out", "--older-views")
+    assert "with which no model of this corpus was trained" in said.stdout, said
+    record = folder(own, "mixed") / "run.json"
+    record.write_text(record.read_text().replace('"pinned"', '"pinnec"'))
+    done = pipeline("gc", own.parent / "out", "--delete", "--yes")
+    assert done.returncode == 1 and "it is not known what train/mixed was trained on" in done.stderr, done
 
 
 def test_a_mix_goes_on_after_everything_was_moved(corpus: Path, tmp_path: Path) -> None:
