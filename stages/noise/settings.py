@@ -59,8 +59,8 @@ PRESETS = {
     "fineweb": "doc_terminal_share >= 0.12 and doc_short_share <= 0.67 and doc_duplicate_line_chars <= 0.01",
     # Raffel et al. 2020 (arXiv 1910.10683), section 2.2: the rules for lines, here of sentences.
     "c4-lines": (
-        "sentence_words >= 5 and matches(text, '[.!?…。！？][\"”’»)]*$') and not contains(text, 'javascript') "
-        "and not contains(text, 'Javascript')"
+        "sentence_words >= 5 and matches(text, '([.!?…。！？][\"”’»)]*|[\"”»」』])$') "
+        "and not matches(text, '(?i)javascript')"
     ),
 }
 
@@ -74,7 +74,7 @@ class NoiseSettings(StageSettings):
     """
 
     name: ClassVar[str] = "noise"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     reads: ClassVar[tuple[str, ...]] = (
         "sentences.text",
         "sentences.lang",

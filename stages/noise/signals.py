@@ -123,7 +123,9 @@ def _documents(text: pa.Array, doc: Ints, paragraph: Ints, apart: Flags) -> dict
     found = {
         "doc_words": word_count,
         "doc_word_length": _ratio(_totals(of, documents, _count(text, r"\S")), word_count),
-        "doc_symbol_ratio": _ratio(_totals(of, documents, _count(text, r"#|…|\.\.\.")), word_count),
+        "doc_symbol_ratio": np.maximum(
+            *(_ratio(_totals(of, documents, _count(text, symbol)), word_count) for symbol in ("#", r"…|\.\.\."))
+        ),
         "doc_alphabetic_share": _ratio(_totals(of, documents, _count(text, r"[^\s\p{L}]*\p{L}\S*")), word_count),
         "doc_stop_words": stop_words,
     }

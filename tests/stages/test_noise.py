@@ -70,6 +70,11 @@ def test_what_a_sentence_has(text: str, column: str, expected: float) -> None:
     assert of(text, column) == pytest.approx(expected, abs=1e-4)
 
 
+def test_symbols_are_hashes_or_ellipses_not_their_sum() -> None:
+    """Gopher: "a symbol-to-word ratio greater than 0.1 for either the hash symbol or the ellipsis"."""
+    assert of("#one #two three… four... five# six … seven # ...", "doc_symbol_ratio") == pytest.approx(4 / 10)
+
+
 @pytest.mark.parametrize(
     ("text", "lang", "expected"),
     [

@@ -79,3 +79,23 @@ def test_every_preset_is_a_condition(name: str) -> None:
     schema = layout.schema("noise")
     columns = {one.name: one.type for one in schema} | {"lang": pa.string(), "text": pa.string()}
     assert parse(PRESETS[name], columns).clauses
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("Here are five plain words.", True),
+        ("Only four words here.", False),
+        ("These five words end without", False),
+        ('She answered me with the "world"', True),
+        ("She said: “I shall come too.”", True),
+        ("Please enable JavaScript to view this.", False),
+        ("Turn on JAVASCRIPT in your browser.", False),
+        ("你 们 都 在 家。", True),
+    ],
+)
+def test_the_lines_that_c4_keeps(text: str, stays: bool) -> None:
+    """Five words, a terminal mark or an end quotation mark, and no "Javascript", whatever its case (section 2.2)."""
+    types = {"sentence_words": pa.int32(), "text": pa.string()}
+    row = pa.table({"sentence_words": pa.array([len(text.split())], pa.int32()), "text": [text]})
+    assert row.filter(parse(PRESETS["c4-lines"], types).expression).num_rows == stays
