@@ -44,7 +44,7 @@ def test_every_reason_with_some_of_its_records(make_config: MakeConfig, tmp_path
         "  … and 5 more: --reason 'invalid JSON' --most 20",
         "not a JSON object: 1",
         f"  {file} line 7, byte {len(GOOD) + 41}",
-        "    the line is [1]; write one object per line: {…}",
+        "    the line is a list of 1; write one object per line: {…} (jq -c '.[]' FILE makes them of a list)",
         "    [1]",
         "duplicate id: 1",
         f"  {file} line 9, byte {len(GOOD) + 69}",
