@@ -48,6 +48,8 @@ _FIT = re.compile(
 )
 _RECENT = f"a run of the last {VIEW_DAYS} days, with other settings or inputs, needs them"
 _EXPORTED = "an export was made from them"
+_OF_MODEL = "a model was trained with that index"
+_OF_OTHERS = "all that the index names is here, and another corpus may have a model that was trained with it"
 _GOES_ON = "an interrupted fine-tuning of a decoder resumes from it"
 
 
@@ -108,13 +110,12 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
                 why[path] = _why(folder)
             else:
                 kept[_GOES_ON] += 1
-    for path in [path for path in why if path.startswith(f"{layout.INDEXES}/")]:
-        if (digest := path.rpartition("/")[2].split(".")[0]) in needed:
+    of_indexes = {path: path.rpartition("/")[2].split(".")[0] for path in why if path.startswith(f"{layout.INDEXES}/")}
+    whole = set() if older_views else _whole_indexes(corpus, {*of_indexes.values()} - needed, why)
+    for path, digest in of_indexes.items():
+        if digest in needed | whole:
             del why[path]
-            kept["a model was trained with that index"] += 1
-        elif not older_views and _is_whole(corpus, digest, why):
-            del why[path]
-            kept["all that the index names is here, and another corpus may have a model that was trained with it"] += 1
+            kept[_OF_MODEL if digest in needed else _OF_OTHERS] += 1
     return Garbage({path: corpus.store.size(path) for path in why}, why, kept)
 
 
@@ -164,10 +165,11 @@ def _indexes_of_models(store: Store) -> Iterator[str]:
         yield from digests
 
 
-def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
-    """Return whether an index can be read, and no file that it names is gone or garbage."""
-    files = set(_files_of(corpus, digest))
-    return bool(files) and files.isdisjoint(garbage) and all(corpus.store.exists(path) for path in files)
+def _whole_indexes(corpus: Corpus, indexes: Collection[str], garbage: Collection[str]) -> set[str]:
+    """Return the indexes that can be read, and of which no file that they name is gone or garbage."""
+    there = {path for family in FAMILIES for path in corpus.store.find(family)} if indexes else set()
+    files = {digest: set(_files_of(corpus, digest)) for digest in indexes}
+    return {digest for digest, named in files.items() if named and named <= there and named.isdisjoint(garbage)}
 
 
 def _unfinished(store: Store, now: float) -> Iterator[str]:

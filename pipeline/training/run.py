@@ -306,7 +306,7 @@ def _pin(
         _check_texts(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
         mixed.append(found)
-    if settings.validation_concepts and (same := texts_in_train(index, mixed)):
+    if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         console.print(
             f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
             "train, so the validation loss is too good; with the same section split, by: text, in all of them it is "
