@@ -7,6 +7,7 @@ others are ended within seconds, and the failed one is reported; starting again 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import torch
@@ -18,9 +19,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
+from pipeline.training.status import failure_of
 from pipeline.training.worker import progress, work
 
 SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when somebody asks to stop
+CONFIG_CODE = 2  # with which a process ends after a `ConfigError`
+ENDED = -signal.SIGTERM  # the code of a process that was ended because another one failed
 
 
 MOST_ANYWAY = 4  # processes that any machine runs, as a first try of several does
@@ -55,7 +59,9 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         processes: how many processes train; None for one per GPU.
 
     Raises:
-        CorpusError: if a process was killed or failed.
+        CorpusError: if a process was killed or failed. What the processes recorded before they gave up is raised as it
+            is: another start would fail in the same way.
+        ConfigError: if the processes recorded that a setting is impossible.
     """
     count = processes or torch.cuda.device_count() or 1
     if count == 1:
@@ -78,6 +84,9 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
     except SignalException:
         return
     except ChildFailedError as error:
+        codes, said = {one.exitcode for one in error.failures.values()}, failure_of(Store(url), run)
+        if said and min(codes - {ENDED}, default=0) > 0:  # or the others recorded only that one was lost
+            raise (ConfigError if CONFIG_CODE in codes else CorpusError)(said) from None
         rank, first = error.get_first_failure()
         how = f"was killed by signal {-first.exitcode}" if first.exitcode < 0 else f"ended with code {first.exitcode}"
         now = progress(Store(url), run)

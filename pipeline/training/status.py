@@ -89,9 +89,8 @@ def training_status(store: Store, run: str) -> TrainingStatus:
     there = (MARKER.fullmatch(path.removeprefix(folder)) for path in store.find(f"{run}/{CHECKPOINTS}", "step-"))
     steps = [int(found["step"]) for found in there if found]
     of = read_json(store, f"{run}/{RECORD}", _Begun, _REMEDY).settings.steps
-    failed = store.read(f"{run}/{FAILED}").decode("utf-8", "replace") if store.exists(f"{run}/{FAILED}") else ""
     finished = store.exists(f"{run}/{MODEL}")
-    return TrainingStatus(run, max(steps, default=0), of, finished, failed, read_job(store, run))
+    return TrainingStatus(run, max(steps, default=0), of, finished, failure_of(store, run), read_job(store, run))
 
 
 def training_statuses(store: Store) -> list[TrainingStatus]:
@@ -162,6 +161,12 @@ def record_failure(store: Store, run: str, why: str) -> None:
         why: what went wrong, for a person.
     """
     store.write(f"{run}/{FAILED}", why.encode())
+
+
+def failure_of(store: Store, run: str) -> str:
+    """Return why a training ended early, as its processes recorded it; empty if they recorded nothing."""
+    path = f"{run}/{FAILED}"
+    return store.read(path).decode("utf-8", "replace") if store.exists(path) else ""
 
 
 def clear_failure(store: Store, run: str) -> None:

@@ -122,7 +122,7 @@ class _Work:
             self._say(f"resuming from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
         self.say_who_reads(loader.streams)
-        log = Log(self.console, self.store, self.run, self.record, done) if self.processes.first else None
+        log = self._log(done)
 
         def save(step: int) -> None:
             checkpoint.save(
@@ -194,6 +194,24 @@ class _Work:
         if self.processes.first:
             checkpoint.keep_newest(self.store, self.run, self.settings.keep_checkpoints)
         self.processes.told("")
+
+    def _log(self, done: int) -> Log | None:
+        """Return the log in the first process, and None in the others, which wait until it has been made.
+
+        Raises `CorpusError` in all of them if the log of earlier steps is damaged.
+        """
+        log, failed = None, None
+        if self.processes.first:
+            try:
+                log = Log(self.console, self.store, self.run, self.record, done)
+            except AwayError:  # another try may succeed
+                raise
+            except PipelineError as error:
+                failed = error
+        said = self.processes.told(str(failed or ""))[0]
+        if said:
+            raise failed or CorpusError(said)
+        return log
 
     def _model(self, fresh: bool) -> Lcm:
         pinned = self.record.pinned
