@@ -95,6 +95,31 @@ def read_marker(store: Store, path: str) -> Marker:
     return marker
 
 
+def check_is_of(store: Store, run: str, marker: Marker, pinned: str) -> None:
+    """Check that a checkpoint is one of this training.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        marker: the checkpoint to go on from.
+        pinned: the digest of what the training is pinned to.
+
+    Raises:
+        CorpusError: if it is one of another training, or its marker was changed.
+    """
+    if marker.pinned == pinned:
+        return
+    folder = f"{run}/{CHECKPOINTS}"
+    ours = [one.step for one in markers(store, run) if one.pinned == pinned and one.step < marker.step]
+    differ = (at for at, (one, other) in enumerate(zip(marker.pinned, pinned, strict=False)) if one != other)
+    shown = max(12, next(differ, len(pinned)) + 1)
+    remedy = f"delete it to go on from step {ours[-1]}" if ours else f"delete the content of {folder}"
+    raise CorpusError(
+        f"{store.url}/{folder}/{name_of(marker.step)}.json is a checkpoint of another training, or was changed (pinned "
+        f"{marker.pinned[:shown]}, {run} is {pinned[:shown]}): {remedy}, or start over with --fresh"
+    )
+
+
 def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
     """Yield files of a checkpoint that differ from its marker: (path, what is wrong). Reads all of them."""
     for name, digest in marker.files.items():

@@ -42,7 +42,7 @@ from pipeline.training.model_file import (
     save_model,
 )
 from pipeline.training.record import Started, places_of_indexes, read_started
-from pipeline.training.status import CHECKPOINTS, MODEL, record_failure
+from pipeline.training.status import MODEL, record_failure
 from pipeline.training.step import Stepper, adamw, seed_of
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
@@ -157,14 +157,8 @@ class _Work:
         said = self.processes.told(there[-1].model_dump_json() if there else "")[0]
         if not said:
             return None
-        marker, pinned = checkpoint.Marker.model_validate_json(said), self.record.pinned.digest
-        if marker.pinned != pinned:
-            folder = f"{self.run}/{CHECKPOINTS}"
-            raise CorpusError(
-                f"{self.store.url}/{folder}/{checkpoint.name_of(marker.step)}.json is a checkpoint of another training "
-                f"(pinned {marker.pinned[:12]}, {self.run} is {pinned[:12]}): delete the content of {folder}, or start "
-                "over with --fresh"
-            )
+        marker = checkpoint.Marker.model_validate_json(said)
+        checkpoint.check_is_of(self.store, self.run, marker, self.record.pinned.digest)
         return marker
 
     def say_who_reads(self, lanes: int) -> None:

@@ -68,6 +68,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("begun")
     make_corpus(folder)
     train = TRAIN | {"model": str(folder / "small.yaml"), "name": "x", "checkpoint_every": 2, "evaluate_sentences": 0}
+    train["keep_checkpoints"] = 3
     config = yaml.safe_load((folder / "corpus.yaml").read_text()) | {"train": train}
     (folder / "corpus.yaml").write_text(yaml.safe_dump(config))
     whole = pipeline("train", folder / "corpus.yaml")
@@ -191,6 +192,21 @@ def test_nothing_of_a_checkpoint_is_unpickled(stopped: Path, tmp_path: Path, com
     assert done.returncode == 1, said(done)
     why = "an earlier version of this program, whose files can run" if older else "plan.json was changed or damaged"
     assert why in said(done), said(done)
+
+
+def test_of_a_marker_that_was_changed_only_that_one_is_to_be_deleted(stopped: Path) -> None:
+    """An older checkpoint is whole; the digests that are shown differ, wherever it was changed."""
+    assert marker_of(stopped, 2).exists()
+    pinned = json.loads(marker_of(stopped).read_text())["pinned"]
+    other = pinned[:20] + ("0" if pinned[20] != "0" else "1") + pinned[21:]
+    changed(stopped, pinned=other)
+    done = go_on(stopped)
+    assert done.returncode == 1 and f"(pinned {other[:21]}, train/x is {pinned[:21]})" in said(done), said(done)
+    assert "step-00000004.json is a checkpoint of another training, or was changed" in said(done)
+    assert "delete it to go on from step 2, or start over with --fresh" in said(done), said(done)
+    marker_of(stopped).unlink()
+    done = go_on(stopped)
+    assert done.returncode == 0 and "resuming from step 2 of 6" in said(done), said(done)
 
 
 def damaged_bytes(path: Path) -> None:
