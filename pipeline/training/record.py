@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, MissingError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage import layout
@@ -121,7 +121,10 @@ class Started(BaseModel):
 
 def read_started(store: Store, run: str) -> Started:
     """Read the record of a training. Raises `CorpusError` if it is missing or damaged."""
-    return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
+    try:
+        return read_json(store, f"{run}/{RECORD}", Started, BROKEN)
+    except MissingError as error:
+        raise MissingError(f"{error}; {BROKEN}") from None
 
 
 def write_started(store: Store, run: str, started: Started) -> None:

@@ -209,6 +209,15 @@ def test_of_a_marker_that_was_changed_only_that_one_is_to_be_deleted(stopped: Pa
     assert done.returncode == 0 and "resuming from step 2 of 6" in said(done), said(done)
 
 
+def test_a_training_without_its_record_says_what_to_do(stopped: Path) -> None:
+    (stopped / "run.json").unlink()
+    done = go_on(stopped)
+    assert done.returncode == 1 and "the file train/x/run.json is missing; restore it from a copy, or" in said(done)
+    assert "start the training over: pipeline train corpus.yaml --fresh" in said(done)
+    again = pipeline("train", stopped.parents[2] / "corpus.yaml", "--fresh")
+    assert again.returncode == 0, said(again)
+
+
 def damaged_bytes(path: Path) -> None:
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
