@@ -95,7 +95,7 @@ def read_marker(store: Store, path: str) -> Marker:
     return marker
 
 
-def check_is_of(store: Store, run: str, marker: Marker, pinned: str) -> None:
+def check_is_of(store: Store, run: str, marker: Marker, pinned: str, steps: int) -> None:
     """Check that a checkpoint is one of this training.
 
     Args:
@@ -103,20 +103,27 @@ def check_is_of(store: Store, run: str, marker: Marker, pinned: str) -> None:
         run: the folder of the training.
         marker: the checkpoint to go on from.
         pinned: the digest of what the training is pinned to.
+        steps: how many steps the training has.
 
     Raises:
         CorpusError: if it is one of another training, or its marker was changed.
     """
-    if marker.pinned == pinned:
+    if marker.pinned == pinned and marker.step <= steps:
         return
     folder = f"{run}/{CHECKPOINTS}"
+    where = f"{store.url}/{folder}/{name_of(marker.step)}.json"
+    if marker.pinned == pinned:
+        raise CorpusError(
+            f"{where} is damaged: it says that {marker.step} steps are done, but {run} has {steps}; delete it to go on "
+            "from the checkpoint before it, or start over with --fresh"
+        )
     ours = [one.step for one in markers(store, run) if one.pinned == pinned and one.step < marker.step]
     differ = (at for at, (one, other) in enumerate(zip(marker.pinned, pinned, strict=False)) if one != other)
     shown = max(12, next(differ, len(pinned)) + 1)
     remedy = f"delete it to go on from step {ours[-1]}" if ours else f"delete the content of {folder}"
     raise CorpusError(
-        f"{store.url}/{folder}/{name_of(marker.step)}.json is a checkpoint of another training, or was changed (pinned "
-        f"{marker.pinned[:shown]}, {run} is {pinned[:shown]}): {remedy}, or start over with --fresh"
+        f"{where} is a checkpoint of another training, or was changed (pinned {marker.pinned[:shown]}, {run} "
+        f"is {pinned[:shown]}): {remedy}, or start over with --fresh"
     )
 
 

@@ -158,7 +158,7 @@ class _Work:
         if not said:
             return None
         marker = checkpoint.Marker.model_validate_json(said)
-        checkpoint.check_is_of(self.store, self.run, marker, self.record.pinned.digest)
+        checkpoint.check_is_of(self.store, self.run, marker, self.record.pinned.digest, self.settings.steps)
         return marker
 
     def say_who_reads(self, lanes: int) -> None:

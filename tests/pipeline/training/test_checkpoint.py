@@ -209,6 +209,21 @@ def test_of_a_marker_that_was_changed_only_that_one_is_to_be_deleted(stopped: Pa
     assert done.returncode == 0 and "resuming from step 2 of 6" in said(done), said(done)
 
 
+def test_a_marker_of_a_step_that_the_training_does_not_have_is_refused(stopped: Path) -> None:
+    marker = json.loads(marker_of(stopped).read_text())
+    folder = marker["folder"].replace("step-00000004", "step-00000009")
+    (stopped.parents[1] / marker["folder"]).rename(stopped.parents[1] / folder)
+    marker_of(stopped, 9).write_text(json.dumps(marker | {"step": 9, "folder": folder}))
+    marker_of(stopped).unlink()
+    done = go_on(stopped)
+    assert done.returncode == 1 and "stopped at step" not in said(done), said(done)
+    assert "step-00000009.json is damaged: it says that 9 steps are done, but train/x has 6" in said(done)
+    assert "delete it to go on from the checkpoint before it, or start over with --fresh" in said(done)
+    marker_of(stopped, 9).unlink()
+    done = go_on(stopped)
+    assert done.returncode == 0 and "resuming from step 2 of 6" in said(done), said(done)
+
+
 def test_a_training_without_its_record_says_what_to_do(stopped: Path) -> None:
     (stopped / "run.json").unlink()
     done = go_on(stopped)
