@@ -26,6 +26,7 @@ _SIGNATURES = {
     b"\xfe\xff": "UTF-16 text",
 }
 _ENCODINGS = {"UTF-16 text": "UTF-16", "UTF-32 text": "UTF-32"}
+_COMPRESSIONS = {"gzip": "a gzip file", "bz2": "a bzip2 file", "xz": "an xz file", "zstd": "a zstd file"}
 _TAR = slice(257, 262)
 
 
@@ -39,9 +40,14 @@ def not_text(head: bytes) -> str | None:
     return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), None)
 
 
-def looks_like(head: bytes) -> str:
-    """Return a hint that ends a message about an unreadable file; empty if its first bytes tell nothing."""
+def looks_like(head: bytes, compression: str = "") -> str:
+    """Return a hint that ends a message about an unreadable file; empty if its first bytes tell nothing.
+
+    `compression`: by its name; that it begins like that tells nothing.
+    """
     name = not_text(head)
+    if name and name == _COMPRESSIONS.get(compression):
+        return ""
     if name is None and head:
         try:
             text = head[: HEAD - 4].decode()  # a character may be cut at the end of the head

@@ -208,7 +208,8 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
                         given_out = True
                         yield out
                 except DECODE_ERRORS as error:
-                    hint = "" if given_out or members or chunk.start else looks_like(head_of(chunk))
+                    begun = given_out or members or chunk.start
+                    hint = "" if begun else looks_like(head_of(chunk), chunk.compression)
                     left = max(0, chunk.bytes - done)
                     raise BrokenStreamError(f"{chunk.compression}: {error}{hint}", left) from error
                 data = b""

@@ -183,6 +183,18 @@ def test_a_break_costs_the_rest_of_its_chunk(tmp_path: Path) -> None:
     assert len(items(one, [whole])) < 40
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_damaged_file_whose_name_is_right_is_not_to_be_named_otherwise(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "in").mkdir()
+    data = bytearray(COMPRESS[suffix](b'{"text": "a"}\n' * 3))
+    at = -5 if suffix in ("gz", "zst") else 12  # a checksum
+    data[at] ^= 1
+    (tmp_path / f"in/a.jsonl.{suffix}").write_bytes(data)
+    one = settings(tmp_path)
+    broken = [x for x in items(one, list(plan_chunks(one, LENGTH, ("jsonl",)))) if isinstance(x, Rejected)]
+    assert broken and all(x.reason == "unreadable" and "it begins like" not in x.error for x in broken), broken
+
+
 def test_what_only_looks_like_a_member_is_noticed(tmp_path: Path) -> None:
     """A stored block of deflate may hold the file of another archive: no chunk begins there unnoticed."""
     (tmp_path / "in").mkdir()
