@@ -23,7 +23,7 @@ from typing import Any
 from launchers import ray_data
 from launchers.devices import allowed_cpus, devices
 from pipeline.base.errors import PipelineError
-from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.interrupts import stopped_by_exit
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 
@@ -58,8 +58,8 @@ def ray_on_this_machine() -> Iterator[None]:
     try:
         with _privacy():
             try:
-                _start(folder)
-                install_sigterm_handler()
+                with stopped_by_exit():
+                    _start(folder)
                 yield
             finally:
                 ray.shutdown()

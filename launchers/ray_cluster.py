@@ -18,7 +18,7 @@ from typing import Any
 from launchers import ray_data
 from launchers.local import ENVIRONMENT, without_native_log
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.interrupts import stopped_by_exit
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest, identity, obstacles
 from pipeline.corpus.events import Event
@@ -60,7 +60,7 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
 
     try:
         try:
-            with without_native_log():
+            with stopped_by_exit(), without_native_log():
                 ray.init(address=address, log_to_driver=show, logging_level=logging.CRITICAL)
         except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
             said = str(error).strip().split("\n")[0]
@@ -68,7 +68,6 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
                 f"launcher.address: cannot join a Ray cluster at {address} ({said}); check the address, that Ray there "
                 f"is {ray.__version__} as here, and the token ({TOKEN_HINT})"
             ) from error
-        install_sigterm_handler()
         yield
     finally:
         ray.shutdown()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 
 
 def install_sigterm_handler() -> None:
@@ -15,3 +17,16 @@ def install_sigterm_handler() -> None:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             signal.signal(signal.SIGHUP, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def stopped_by_exit() -> Iterator[None]:
+    """Surround `ray.init`, whose own handlers end the process when it is asked to stop meanwhile: `SystemExit` becomes
+    the `KeyboardInterrupt` that such a signal raises at other times. Our handlers are installed again afterwards.
+    """
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        install_sigterm_handler()

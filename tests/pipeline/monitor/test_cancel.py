@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -56,6 +60,22 @@ def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_pa
     assert status.returncode == 0 and re.search(
         r"was cancelled by \S+ on \S+ at [0-9:]+ UTC before its end", status.stdout
     ), status
+    goes_on(path)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_cancelled_while_ray_starts_says_so(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Ray's own handler of SIGTERM would end it without a word, with code 15."""
+    path = make_config(segment=SHORT, launcher={"kind": "local", "lease_seconds": 2})
+    with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as base:
+        command = [sys.executable, "-m", "pipeline", "run", str(path)]  # no fork, which would know another TMPDIR
+        run = subprocess.Popen(command, env=os.environ | {"TMPDIR": base}, stderr=subprocess.PIPE, text=True)
+        while not list(Path(base).glob("ray-*/0")) and run.poll() is None:  # it begins to start
+            time.sleep(0.02)
+        assert cancel(Console(), Store(str(tmp_path / "out")), slurm_cluster())
+        _, said = run.communicate(timeout=600)
+        assert run.returncode == 1 and "stopped: cancelled; finished work is kept" in said, (run.returncode, said)
+        assert not list(Path(base).glob("ray-*"))
     goes_on(path)
 
 
