@@ -29,8 +29,16 @@ from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.checks import check_content, check_files, texts_in_train
-from pipeline.training.data.index import Index, encoder_used, is_present, make_index, read_index, whole_index
+from pipeline.training.data.checks import check_columns, check_content, check_files, check_mix, texts_in_train
+from pipeline.training.data.index import (
+    Index,
+    TrainingSource,
+    encoder_used,
+    is_present,
+    make_index,
+    read_index,
+    whole_index,
+)
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
 from pipeline.training.record import (
@@ -306,6 +314,7 @@ def _pin(
         _check_texts(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
         mixed.append(found)
+    _check_mix([index, *mixed], settings, card)
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         console.print(
             f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
@@ -347,6 +356,14 @@ def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
             f"may be that long; give {card.context} or more"
         )
     _check_texts(index, card)
+
+
+def _check_mix(mix: list[Index], settings: TrainSettings, card: LcmCard) -> None:
+    """Raise `ConfigError` if the loader would refuse the corpora; now nothing of the training has been written."""
+    for one in mix:
+        check_columns(one, settings.weights, card.quantised)
+    weights = [settings.weight, *(one.weight for one in settings.corpora)]
+    check_mix([TrainingSource(one, weight) for one, weight in zip(mix, weights, strict=True)], card.quantised)
 
 
 def _check_texts(index: Index, card: LcmCard) -> None:

@@ -74,6 +74,20 @@ def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
         trained(bare, "x")
 
 
+def test_corpora_that_cannot_be_mixed_are_refused_before_anything_is_written(made_corpus: Path, tmp_path: Path) -> None:
+    other = make_corpus(tmp_path / "other", encode={"model": "sonar-tiny"}, rvq=None)
+    mix = [{"path": str(other.parent / "out")}]
+    shutil.copytree(made_corpus.parent, tmp_path / "copy")
+    path = tmp_path / "copy/corpus.yaml"
+    with pytest.raises(ConfigError, match="embeddings of different encoders cannot be mixed"):
+        trained(path, "mixed", corpora=mix)
+    quantised = str(write_card(path.parent, "quantised", kind="quant-d"))
+    with pytest.raises(ConfigError, match=r"other/out has no codes of its sentences; add a section `rvq"):
+        trained(path, "mixed", corpora=mix, model=quantised)
+    assert not (path.parent / "out/train/mixed/run.json").exists()
+    assert "train/mixed" not in said(pipeline("status", path))
+
+
 def test_a_training_says_what_is_not_segmented_yet(made_corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(made_corpus.parent, tmp_path / "copy")
     write_jsonl(tmp_path / "copy/in/more.jsonl", sample_documents("postgresql-eng", 2))
