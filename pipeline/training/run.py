@@ -233,8 +233,17 @@ def _check_encoder(config: RunConfig, corpus: Corpus) -> None:
         )
 
 
-def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
-    """Return functions that make or find the index of every corpus of the mix; the training's own comes first."""
+def indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
+    """Return functions that make or find the index of every corpus of the mix; the training's own comes first.
+
+    Args:
+        config: the configuration, whose section `select` says what is selected of the training's own corpus.
+        settings: the section `train`.
+        corpus: the training's own corpus.
+
+    Returns:
+        A function for each corpus.
+    """
     own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers, plans=settings.plans)
     others = [
         partial(
@@ -253,7 +262,7 @@ def _indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list
 def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
     """Make deleted indexes again. Raises `CorpusError` if a corpus would give another one now."""
     places = places_of_indexes(pinned, settings)
-    for url, one, make in zip(places, pinned.indexes, _indexed(config, settings, corpus), strict=True):
+    for url, one, make in zip(places, pinned.indexes, indexed(config, settings, corpus), strict=True):
         there = Corpus(url) if url else corpus
         if is_present(there, one.digest):
             whole_index(there, one.digest)
@@ -284,7 +293,7 @@ def _pin(
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     _check_encoder(config, corpus)
-    own, *others = _indexed(config, settings, corpus)
+    own, *others = indexed(config, settings, corpus)
     index = own()
     _check(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch

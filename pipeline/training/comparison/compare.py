@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
+from pipeline.training.checkpoint import markers
 from pipeline.training.comparison import ablation
 from pipeline.training.comparison.results import (
     EPOCHS,
@@ -44,12 +45,13 @@ from pipeline.training.data.sequences import Sequences
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import DECODED, LIKELIHOOD
+from pipeline.training.evaluation.seen import Source, learned_by_weights, learned_from, say_unknown, seen_by
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
-from pipeline.training.record import RECORD, read_started
-from pipeline.training.run import train
-from pipeline.training.status import METRICS, Numbers, read_metrics
+from pipeline.training.record import RECORD, Pinned, located, read_started
+from pipeline.training.run import indexed, train
+from pipeline.training.status import METRICS, MODEL, Numbers, read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
@@ -103,23 +105,29 @@ class _Comparison:
     find_device: Callable[[], str]
     to_markdown: Callable[[ScienceSettings, Results], str]
     to_svg: Callable[[ScienceSettings, Results], bytes]
+    seen: dict[str, frozenset[str]] = field(default_factory=dict)  # row → hashes of held-out texts that it learns from
 
     def check(self) -> None:
         settings = self.science.settings
         metrics_of(",".join(settings.metrics), None)
         if settings.split not in SPLITS:
             raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
-        _ = self.held, self.results
-        others = [folder for row in settings.trained for folder in self._of_others(row, self._checked(row))]
+        _ = self._fitted
+        learned = {row: self._checked(row) for row in settings.trained}
+        others = [folder for row, (own, *_) in learned.items() for folder in self._of_others(row, own)]
         if others:
             raise ConfigError(
                 f"{self.science.section}: the corpus has changed since these were trained, so that they would be "
                 f"compared with what learns from other documents: {', '.join(others)}; delete these folders, and they "
                 "are trained again, or give train.name another name"
             )
+        self.seen = self._seen(learned)
+        _ = self.held, self.results
 
-    def _checked(self, row: str) -> Index:
-        """Return what a row is to be trained on. Raises `ConfigError` or `CorpusError` if it cannot be."""
+    def _checked(self, row: str) -> list[Index]:
+        """Return what a row is to be trained on, its own corpus first. Raises `ConfigError` or `CorpusError` if it
+        cannot be.
+        """
         config = self.science.config(row, self.science.settings.seeds[0])
         assert config.train is not None
         try:
@@ -127,6 +135,7 @@ class _Comparison:
                 Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
                 plans=config.train.plans, origin="select",
             )  # fmt: skip
+            others = [make() for make in indexed(config, config.train, Corpus(config.output))[1:]]
             check_columns(index, config.train.weights, config.train.card.quantised)
             if (index.about.encoder, index.dim) != (self.index.about.encoder, self.index.dim):
                 raise ConfigError(
@@ -136,7 +145,42 @@ class _Comparison:
                 )
         except (ConfigError, CorpusError) as error:
             raise type(error)(f"{self.science.section}.{row}: {error}") from error
-        return index
+        return [index, *others]
+
+    def _seen(self, learned: Mapping[str, list[Index]]) -> dict[str, frozenset[str]]:
+        """Return the hashes of texts of held-out documents that the trainings of each row learn from, and say so.
+
+        Args:
+            learned: the indexes of each row, from which trainings that are not begun yet will learn.
+
+        Returns:
+            row → hashes; rows that see none are left out.
+        """
+        settings = self.science.settings
+        if settings.split == "train":  # which all rows learn from
+            return {}
+        held = self._fitted[0]
+        runs = {_place(self.science.config(row, seed)) for row in settings.trained for seed in settings.seeds}
+        found = {}
+        for row, indexes in learned.items():
+            sources: list[Source] = []
+            for seed in settings.seeds:
+                config = self.science.config(row, seed)
+                assert config.train is not None
+                if pinned := _begun(config):
+                    sources += learned_from(_place(config), pinned)
+                    continue
+                sources += [((one.url,), one.digest) for one in indexes]
+                if begins := config.train.init_from:
+                    store, run = located(begins)
+                    if f"{store.url.rstrip('/')}/{run}" not in runs:  # what those learn from is here anyway
+                        sources += learned_by_weights(begins)
+            hashes, is_known = seen_by(dict.fromkeys(sources), self.index, held)
+            if hashes:
+                found[row] = frozenset(hashes)
+            if not is_known:
+                say_unknown(self.console, row)
+        return found
 
     def _of_others(self, row: str, index: Index) -> Iterator[str]:
         """Yield the folders of trainings of a row that learned from another index than this one."""
@@ -176,8 +220,35 @@ class _Comparison:
 
     @property
     def held(self) -> HeldOut:
-        """The documents on which all rows are judged."""
-        return self._fitted[0]
+        """The documents on which all rows are judged: those that none of them has seen."""
+        return self._judged[0]
+
+    @cached_property
+    def _judged(self) -> tuple[HeldOut, str]:
+        """The documents, and what is said of those that were left out."""
+        held = self._fitted[0]
+        left_out = [one in self.left_out for one in held.hashes]
+        if not any(left_out):
+            return held, ""
+        rows = ", ".join(self.seen)
+        said = f"{counted(len({held.ids[n] for n, here in enumerate(left_out) if here}), 'document')} of the split"
+        said += f" {self.science.settings.split} that {rows} learned from"
+        found = held.without(left_out)
+        if not any(length > 1 for length in found.lengths.tolist()):
+            raise ConfigError(
+                f"{self.science.section}: nothing is left to judge by: all documents of the split "
+                f"{self.science.settings.split} are among those that {rows} learned from, by other corpora, another "
+                "split or initial weights; name another split, or leave these rows out"
+            )
+        self.console.print(
+            f"left out for all rows: {said}", style="yellow", markup=False, highlight=False, soft_wrap=True
+        )
+        return found, said
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Hashes of the texts that any row has seen."""
+        return frozenset().union(*self.seen.values())
 
     @cached_property
     def _fitted(self) -> tuple[HeldOut, int]:
@@ -202,6 +273,7 @@ class _Comparison:
         found.about = {
             "corpus": self.index.about.corpus,
             "sentences judged": f"{len(self.held.judged):,} of the split {self.science.settings.split}",
+            **({"left out": self._judged[1]} if self._judged[1] else {}),
             "encoder": self.index.about.model,
         }
         return found
@@ -245,6 +317,8 @@ class _Comparison:
         if (DECODED | LIKELIHOOD) & set(metrics_of(",".join(settings.metrics), None)):
             words = TextCodec.of(self.corpus, "cpu")  # nothing is loaded
             judged += [words.decoder_card.decoder_digest, words.longest]
+        if self.left_out:
+            judged += [sorted(self.left_out)]
         return fingerprint(judged)
 
     def _asked(self, store: Store, run: str, sampling: dict[str, Any]) -> str:
@@ -291,6 +365,7 @@ class _Comparison:
             sampling=sampling,
             context=self.context,
             baselines=baselines,
+            left_out=self.left_out,
         )
         return evaluate(self.console, self.corpus, options, self.find_device, lambda: self.index)
 
@@ -333,6 +408,21 @@ class _Comparison:
         self.store.write(RESULTS, sealed(self.results.model_dump_json(indent=1)))
         self.store.write(TABLE, self.to_markdown(settings, self.shown).encode())
         self.store.write(PLOT, self.to_svg(settings, self.shown))
+
+
+def _place(config: RunConfig) -> str:
+    """Return the folder of a training, with its corpus."""
+    assert config.train is not None
+    return f"{Store(config.output).url.rstrip('/')}/{config.train.folder}"
+
+
+def _begun(config: RunConfig) -> Pinned | None:
+    """Return what a training that goes on, or is done, is pinned to; None if it would begin."""
+    assert config.train is not None
+    store, run = Store(config.output), config.train.folder
+    if not (markers(store, run) or store.exists(f"{run}/{MODEL}")):
+        return None
+    return read_started(store, run).pinned
 
 
 def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:

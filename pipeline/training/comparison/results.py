@@ -41,8 +41,8 @@ class Measurement(BaseModel):
 class SeedResult(BaseModel):
     """What was measured of one row and seed.
 
-    asked: digest of everything that it depends on. judged: digest of what all rows are judged by, the same documents
-    among it; "" in results of earlier versions.
+    asked: digest of everything that it depends on. judged: digest of what all rows are judged by, the documents among
+    it; "" in results of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
@@ -91,8 +91,10 @@ class Results(BaseModel):
 
     def of_seeds(self, metric: str, row: str) -> list[Measurement]:
         """Return what was measured with each seed; a single value for a baseline."""
-        found = [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
-        return [one.figures[metric] for one in found if metric in one.figures]
+        return [one.figures[metric] for one in self._measured(row) if metric in one.figures]
+
+    def _measured(self, row: str) -> list[SeedResult]:
+        return [self.baselines[row]] if row in self.baselines else list(self.rows.get(row, {}).values())
 
     def verdict(self, claim: Claim) -> tuple[Verdict, str]:
         """Say whether, and how, the difference exceeds two standard errors."""
@@ -109,7 +111,8 @@ class Results(BaseModel):
         """Return by how much the larger side of a claim exceeds the smaller one, and two standard errors of that.
 
         The error over documents is that of the difference, document by document, because all rows are evaluated on the
-        same documents. The error over seeds is that of two independent means. None: a side has not been measured.
+        same documents. The error over seeds is that of two independent means. So is that over documents if the sides
+        were not judged by the same ones. None: a side has not been measured.
         """
         sides = [self.of_seeds(*claim.smaller), self.of_seeds(*claim.larger)]
         if not all(sides):
@@ -119,7 +122,9 @@ class Results(BaseModel):
             for factor, side in zip(claim.factors, sides, strict=True)
         )
         seeds = math.hypot(*(factor * _spread(side) for factor, side in zip(claim.factors, sides, strict=True)))
-        return larger - smaller, 2 * math.hypot(seeds, _paired(claim.factors, *sides))
+        judged = {one.judged for _, row in (claim.smaller, claim.larger) for one in self._measured(row)}
+        documents = _over_documents(claim.factors, sides[0], sides[1], len(judged) == 1)
+        return larger - smaller, 2 * math.hypot(seeds, documents)
 
 
 def _spread(values: Sequence[Measurement]) -> float:
@@ -128,12 +133,16 @@ def _spread(values: Sequence[Measurement]) -> float:
     return statistics.stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
 
 
-def _paired(factors: tuple[float, float], smaller: Sequence[Measurement], larger: Sequence[Measurement]) -> float:
+def _over_documents(
+    factors: tuple[float, float], smaller: Sequence[Measurement], larger: Sequence[Measurement], same: bool
+) -> float:
     """Return the standard error over documents of a difference of means over seeds.
 
-    Of figures that are not over the same documents, that of two independent ones.
+    same: whether both sides were judged by the same documents. Of others, and of figures that not all of these have,
+    it is that of two independent means.
     """
-    if len({len(one.documents) for one in (*smaller, *larger)}) > 1 or not smaller[0].documents:
+    lengths = {len(one.documents) for one in (*smaller, *larger)}
+    if not same or len(lengths) > 1 or lengths == {0}:
         errors = (statistics.mean(one.error for one in side) for side in (smaller, larger))
         return math.hypot(*(factor * error for factor, error in zip(factors, errors, strict=True)))
     means = (

@@ -80,6 +80,7 @@ class EvaluateOptions:
     baselines: bool = True
     sweeps: Mapping[str, Sequence[float]] = field(default_factory=dict)  # option of sampling → values, one at a time
     by: str | None = None  # column of documents by which figures are also given
+    left_out: frozenset[str] | None = None  # hashes of texts that are not judged, in place of what the models have seen
 
 
 class _EvaluatedModel(BaseModel):
@@ -141,7 +142,10 @@ def evaluate(
     held, shorter = fitting(
         index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
     )
-    held, _ = without_seen(console, index, options.split, held, trained)
+    if options.left_out is None:
+        held, _ = without_seen(console, index, options.split, held, trained)
+    else:
+        held = held.without([one in options.left_out for one in held.hashes])
     if shorter < context:
         console.print(
             f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",

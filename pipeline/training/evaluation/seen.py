@@ -9,7 +9,7 @@ document has one split. Of other files, hashes of texts and splits are read.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +24,10 @@ from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.trained import Trained
 from pipeline.training.model_file import model_header
-from pipeline.training.record import located, places_of_indexes, read_started
+from pipeline.training.record import Pinned, located, places_of_indexes, read_started
 
 COLUMNS = ["text_hash", "split"]
+Source = tuple[tuple[str, ...], str]  # where an index may be, and its digest; ((), ""): it is not known
 
 
 def without_seen(
@@ -49,7 +50,7 @@ def without_seen(
     """
     left_out = [False] * len(held.ids)
     for one in trained if split != "train" else ():
-        seen, is_known = _seen_by(one, index, held)
+        seen, is_known = seen_by(learned_from(one.place, one.about.pinned), index, held)
         now = [of_text in seen for of_text in held.hashes]
         if any(now):
             documents = len({held.ids[n] for n, here in enumerate(now) if here})
@@ -59,11 +60,7 @@ def without_seen(
                 style="yellow", markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
         if not is_known:
-            console.print(
-                f"{one.name}: what it was trained on is not all here, so whether it has seen what it is judged by "
-                "cannot be told",
-                style="yellow", markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+            say_unknown(console, one.name)
         left_out = [before or here for before, here in zip(left_out, now, strict=True)]
     if not any(left_out):
         return held, left_out
@@ -76,13 +73,30 @@ def without_seen(
     return found, left_out
 
 
-def _seen_by(one: Trained, index: Index, held: HeldOut) -> tuple[set[str], bool]:
-    """Return the hashes of texts that a model was trained on, and whether all files of its training could be read."""
+def say_unknown(console: Console, name: str) -> None:
+    """Print that nobody can tell whether a model has seen the documents by which it is judged."""
+    console.print(
+        f"{name}: what it was trained on is not all here, so whether it has seen what it is judged by cannot be told",
+        style="yellow", markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+
+
+def seen_by(sources: Iterable[Source], index: Index, held: HeldOut) -> tuple[set[str], bool]:
+    """Return which held-out documents have the text of a document that something was trained on.
+
+    Args:
+        sources: what it learned from.
+        index: the index of the held-out documents.
+        held: the documents.
+
+    Returns:
+        The hashes of their texts, and whether all files of the sources could be read.
+    """
     present = set(index.parts["documents"].to_pylist())
     hashes = pa.array([int(value) for value in set(held.hashes)], pa.uint64())
     seen: set[str] = set()
     is_known = True
-    for urls, digest in _learned_from(one):
+    for urls, digest in sources:
         found = next(filter(None, (_index_at(url, digest) for url in dict.fromkeys((*urls, index.url)))), None)
         if found is None:
             is_known = False
@@ -102,12 +116,21 @@ def _seen_by(one: Trained, index: Index, held: HeldOut) -> tuple[set[str], bool]
     return seen, is_known
 
 
-def _learned_from(one: Trained) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the indexes that a model learned from, and those of its initial weights: the corpus, and the digest.
+def learned_by_weights(place: str) -> Iterator[Source]:
+    """Yield the indexes that a model learned from, as `learned_from` does, by its folder alone."""
+    try:
+        pinned = model_header(*located(place)).pinned
+    except PipelineError:
+        yield (), ""
+        return
+    yield from learned_from(place, pinned)
+
+
+def learned_from(place: str, pinned: Pinned) -> Iterator[Source]:
+    """Yield the indexes that a model learned from, and those of its initial weights.
 
     There is no corpus, and no digest, for initial weights that are gone.
     """
-    place, pinned = one.place, one.about.pinned
     seen: set[str] = set()
     while True:
         (store, run), urls, begun = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.support.runs import run
 from tests.support.trainings import TRAIN
 
 
-def ablation_of(corpus: Path, **changes: Any) -> Path:
+def ablation_of(corpus: Path, /, **changes: Any) -> Path:
     shared = {key: TRAIN[key] for key in ("lr", "timeout_seconds")}
     settings: dict[str, Any] = {
         "corpus": "corpus.yaml",
@@ -69,6 +70,44 @@ def test_each_selection_is_trained_and_judged_like_all(training_corpus: Path) ->
     )
     changed = ablation_of(training_corpus, selections=selections | {"half": "u < 0.4"})
     assert " ".join(pipeline("ablate", changed).stdout.split()).count("is evaluated already") == 4  # another half
+
+
+def test_documents_that_one_row_learned_from_judge_none(training_corpus: Path) -> None:
+    folder = training_corpus.parent
+    for name, share in (("wide", 0.6), ("narrow", 0.2)):
+        text = yaml.safe_load(training_corpus.read_text()) | {"output": name, "split": {"validation": share}}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(text))
+        run(folder / f"{name}.yaml")
+    asked: dict[str, Any] = {"corpus": "wide.yaml", "output": "seen", "seeds": [0], "sentences": 10**4}
+    alone = pipeline("ablate", ablation_of(training_corpus, selections={"half": "u < 0.5"}, **asked))
+    assert alone.returncode == 0 and "left out" not in alone.stdout, alone.stderr
+    first = json.loads((folder / "seen/results.json").read_text())
+    path = ablation_of(training_corpus, selections={"half": "u < 0.5", "other": {"corpus": "narrow.yaml"}}, **asked)
+    done = pipeline("ablate", path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((folder / "seen/results.json").read_text())
+    said = re.search(r"left out: (\d+) documents of the split validation that other learned", found_in(folder / "seen"))
+    assert said and int(said[1]) > 0, found_in(folder / "seen")
+    assert " ".join(done.stdout.split()).count(f"left out for all rows: {said[1]} documents") == 1
+    assert "is evaluated already" not in done.stdout  # what was judged by other documents is judged again
+    judged = [len(one["figures"]["l2"]["documents"]) for row in found["rows"].values() for one in row.values()]
+    judged += [len(one["figures"]["l2"]["documents"]) for one in found["baselines"].values()]
+    before = len(first["rows"][ALL]["0"]["figures"]["l2"]["documents"])
+    assert len(set(judged)) == 1 and 0 < judged[0] < before, judged
+    assert len({one["judged"] for row in found["rows"].values() for one in row.values()}) == 1
+    again = " ".join(pipeline("ablate", path).stdout.split())
+    assert again.count("is evaluated already") == 3 and "left out for all rows" in again
+
+
+def found_in(output: Path) -> str:
+    return (output / "results.md").read_text()
+
+
+def test_only_what_the_same_documents_judge_is_compared_document_by_document() -> None:
+    results = measured(all=1.0, other=1.5)
+    assert gain(results, "l2", "other") == (0.5, 0.0, "")  # alike in every document
+    results.rows["other"]["0"] = results.rows["other"]["0"].model_copy(update={"judged": "by as many others"})
+    assert gain(results, "l2", "other") == (0.5, 2 * math.hypot(0.5, 0.5), "")
 
 
 def measured(**rows: float) -> Results:
