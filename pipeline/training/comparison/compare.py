@@ -8,9 +8,7 @@ and seed.
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.formats import counted
+from pipeline.base.formats import counted, number
 from pipeline.config.run_config import RunConfig
 from pipeline.config.science import Science, ScienceSettings
 from pipeline.config.select import SelectSettings
@@ -27,8 +25,10 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
-from pipeline.training.checkpoint import markers
 from pipeline.training.comparison import ablation
+from pipeline.training.comparison.begun import begun, check_begun, conflict, place_of
+from pipeline.training.comparison.clock import steps_by_clock, timed
+from pipeline.training.comparison.learned import seen_by_rows
 from pipeline.training.comparison.results import (
     EPOCHS,
     SENTENCES,
@@ -45,13 +45,12 @@ from pipeline.training.data.sequences import Sequences
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import DECODED, LIKELIHOOD
-from pipeline.training.evaluation.seen import Source, learned_by_weights, learned_from, say_unknown, seen_by
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
-from pipeline.training.record import RECORD, Pinned, located, read_started
+from pipeline.training.record import RECORD, Pinned, changes, read_started
 from pipeline.training.run import indexed, train
-from pipeline.training.status import METRICS, MODEL, Numbers, read_metrics
+from pipeline.training.status import read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
@@ -121,8 +120,15 @@ class _Comparison:
                 f"compared with what learns from other documents: {', '.join(others)}; delete these folders, and they "
                 "are trained again, or give train.name another name"
             )
-        self.seen = self._seen(learned)
+        self.seen = seen_by_rows(self.console, self.science, learned, self.index, self._fitted[0])
         _ = self.held, self.results
+        for row in settings.trained:
+            for seed in settings.seeds:
+                if pinned := begun(self.science.config(row, seed)):
+                    check_begun(self._named(row), self._without_measuring(row, seed, pinned))
+        for row in settings.trained:
+            if row in self.results.steps and not self._is_measured(row):
+                del self.results.steps[row]
 
     def _checked(self, row: str) -> list[Index]:
         """Return what a row is to be trained on, its own corpus first. Raises `ConfigError` or `CorpusError` if it
@@ -146,41 +152,6 @@ class _Comparison:
         except (ConfigError, CorpusError) as error:
             raise type(error)(f"{self.science.section}.{row}: {error}") from error
         return [index, *others]
-
-    def _seen(self, learned: Mapping[str, list[Index]]) -> dict[str, frozenset[str]]:
-        """Return the hashes of texts of held-out documents that the trainings of each row learn from, and say so.
-
-        Args:
-            learned: the indexes of each row, from which trainings that are not begun yet will learn.
-
-        Returns:
-            row → hashes; rows that see none are left out.
-        """
-        settings = self.science.settings
-        if settings.split == "train":  # which all rows learn from
-            return {}
-        held = self._fitted[0]
-        runs = {_place(self.science.config(row, seed)) for row in settings.trained for seed in settings.seeds}
-        found = {}
-        for row, indexes in learned.items():
-            sources: list[Source] = []
-            for seed in settings.seeds:
-                config = self.science.config(row, seed)
-                assert config.train is not None
-                if pinned := _begun(config):
-                    sources += learned_from(_place(config), pinned)
-                    continue
-                sources += [((one.url,), one.digest) for one in indexes]
-                if begins := config.train.init_from:
-                    store, run = located(begins)
-                    if f"{store.url.rstrip('/')}/{run}" not in runs:  # what those learn from is here anyway
-                        sources += learned_by_weights(begins)
-            hashes, is_known = seen_by(dict.fromkeys(sources), self.index, held)
-            if hashes:
-                found[row] = frozenset(hashes)
-            if not is_known:
-                say_unknown(self.console, row)
-        return found
 
     def _of_others(self, row: str, index: Index) -> Iterator[str]:
         """Yield the folders of trainings of a row that learned from another index than this one."""
@@ -287,6 +258,7 @@ class _Comparison:
         one = self.science.settings.objectives[row]
         config = self._config(one.of or row, seed)
         assert config.train is not None
+        check_begun(self._named(one.of or row), config)
         train(self.console, config)
         run, store = config.train.folder, Store(config.output)
         asked = self._asked(store, run, one.sampling)
@@ -337,22 +309,57 @@ class _Comparison:
         if minutes is None:
             return self.science.config(row, seed)
         if row not in self.results.steps:
-            short = self.science.config(row, seed, settings.calibration_steps, f"{row}-calibration")
-            assert short.train is not None
-            train(self.console, short)
-            store, run = Store(short.output), short.train.folder
-            lines = [one for one in read_metrics(store, run) if one["kind"] == "train"]
-            name = "cpu_seconds" if settings.clock == "cpu" else "seconds"
-            if len(lines) < settings.calibration_steps or not all(one.get(name) for one in lines):
-                raise CorpusError(
-                    f"{store.url}/{run}/{METRICS} does not have the {name} of "
-                    f"{counted(settings.calibration_steps, 'step')}, by which {minutes:g} minutes become "
-                    f"steps of {row}; delete the folder {store.url}/{run}, and its training is made again"
-                )
-            each = seconds_of_step(lines, settings.clock, short.train.card.last_share)
-            self.results.steps[row] = max(1, round(minutes * 60 / each))
+            self.results.steps[row] = steps_by_clock(self.console, self.science, row, seed)
+            self.results.timed[row] = timed(self.science, row, minutes)
             self._write()
         return self.science.config(row, seed, self.results.steps[row])
+
+    def _named(self, row: str) -> str:
+        return f"{self.science.section}.{row}"
+
+    def _without_measuring(self, row: str, seed: int, pinned: Pinned) -> RunConfig:
+        """Return the configuration of a training that is begun; with its own steps, if those of the row are not known.
+
+        Args:
+            row: the row.
+            seed: the seed of the training.
+            pinned: what it is pinned to.
+
+        Returns:
+            The configuration.
+        """
+        settings = self.science.settings
+        source = settings.objectives[row].steps_of or row
+        if settings.minutes_of(source) is None or source in self.results.steps:
+            return self._config(row, seed)
+        return self.science.config(row, seed, pinned.settings["steps"])
+
+    def _is_measured(self, row: str) -> bool:
+        """Return whether the known steps of a row are those that its minutes allow now, or cannot be others any more.
+
+        Raises `ConfigError` if they would be others, and models are trained in so many steps.
+        """
+        settings = self.science.settings
+        minutes = settings.minutes_of(row)
+        if minutes is None:
+            return True
+        now, then = timed(self.science, row, minutes), self.results.timed.get(row)
+        if now == then:
+            return True
+        rows = [one for one in settings.trained if row in (one, settings.objectives[one].steps_of)]
+        configs = [self.science.config(one, seed) for one in rows for seed in settings.seeds]
+        places = [place_of(one) for one in configs if begun(one)]
+        if places and then is None:
+            self.console.print(
+                f"{row}: its number of steps, {number(self.results.steps[row])}, was measured by an earlier version, "
+                f"which did not note for which minutes; whether it is that of {minutes:g} minutes cannot be told",
+                style="yellow", markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            return True
+        if places and then is not None:
+            changed = changes(then.model_dump(exclude={"train"}), now.model_dump(exclude={"train"}))
+            raise conflict(self._named(row), places, changed or [f"the section train of {row}"])
+        return False
 
     def _evaluate(self, place: str, sampling: dict[str, Any], baselines: bool) -> dict[str, ResultRow]:
         settings = self.science.settings
@@ -408,43 +415,6 @@ class _Comparison:
         self.store.write(RESULTS, sealed(self.results.model_dump_json(indent=1)))
         self.store.write(TABLE, self.to_markdown(settings, self.shown).encode())
         self.store.write(PLOT, self.to_svg(settings, self.shown))
-
-
-def _place(config: RunConfig) -> str:
-    """Return the folder of a training, with its corpus."""
-    assert config.train is not None
-    return f"{Store(config.output).url.rstrip('/')}/{config.train.folder}"
-
-
-def _begun(config: RunConfig) -> Pinned | None:
-    """Return what a training that goes on, or is done, is pinned to; None if it would begin."""
-    assert config.train is not None
-    store, run = Store(config.output), config.train.folder
-    if not (markers(store, run) or store.exists(f"{run}/{MODEL}")):
-        return None
-    return read_started(store, run).pinned
-
-
-def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> float:
-    """Estimate how long a step of a long training takes, from the log of a short one.
-
-    Medians are taken, and the first step counts only if there is no other, as it also prepares things. If the last
-    steps of a training have another loss, those of the short one count by their share in the long one.
-
-    Args:
-        lines: the log, one line for each step.
-        clock: `cpu` for CPU seconds, anything else for seconds of the clock.
-        last_share: the share of steps at the end that have another loss; 0 if none have.
-
-    Returns:
-        Seconds.
-    """
-    each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
-    others = math.ceil(last_share * len(each))
-    first, last = each[: len(each) - others], each[len(each) - others :]
-    if not (first and last):
-        return statistics.median(each[1:] or each)
-    return (1 - last_share) * statistics.median(first[1:] or first) + last_share * statistics.median(last)
 
 
 def _figures(row: ResultRow) -> dict[str, Measurement]:

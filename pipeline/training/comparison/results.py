@@ -53,13 +53,28 @@ class SeedResult(BaseModel):
     figures: dict[str, Measurement]
 
 
+class Timed(BaseModel):
+    """What the number of steps of a row follows from. train: digest of its card and of its section train."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    minutes: float
+    clock: str
+    calibration_steps: int
+    train: str
+
+
 class Results(BaseModel):
-    """results.json: steps of each row where they follow from the clock, and row → seed → what was found."""
+    """results.json: steps of each row where they follow from the clock, and row → seed → what was found.
+
+    timed: what the steps follow from; steps of earlier versions have none.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     about: dict[str, str] = Field(default_factory=dict)
     steps: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    timed: dict[str, Timed] = Field(default_factory=dict)
     rows: dict[str, dict[str, SeedResult]] = Field(default_factory=dict)
     baselines: dict[str, SeedResult] = Field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -19,7 +20,8 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError
 from pipeline.config.science import Claim, Objective, ScalingLaw, load_science
 from pipeline.storage.records import sealed
-from pipeline.training.comparison.compare import _Comparison, seconds_of_step
+from pipeline.training.comparison.clock import seconds_of_step
+from pipeline.training.comparison.compare import _Comparison
 from pipeline.training.comparison.results import Measurement, Results, SeedResult, to_markdown, to_svg
 from pipeline.training.comparison.scaling import Point, alphas, fitted
 from stages.lcm.metrics import influences, mean_of
@@ -144,6 +146,57 @@ def test_steps_follow_from_minutes(training_corpus: Path) -> None:
         log.write_text(text)
         done = pipeline("compare-objectives", written(training_corpus, settings))
         assert done.returncode == 1 and why in " ".join(done.stderr.split()), done
+
+
+def test_steps_are_measured_again_when_what_they_follow_from_has_changed(training_corpus: Path) -> None:
+    words = science_of(training_corpus)["objectives"]["words"]
+    settings = science_of(
+        training_corpus, objectives={"timed": words, "as-long": words | {"steps_of": "timed"}}, claims=[], seeds=[4],
+        minutes=1e-5, calibration_steps=2, output="timed", metrics=["bpc"],
+    )  # fmt: skip
+    results = training_corpus.parent / "timed/results.json"
+
+    def comparison(**changes: Any) -> _Comparison:
+        science = load_science(written(training_corpus, settings | changes))
+        found = _Comparison(Console(file=io.StringIO(), width=500), science, lambda: "cpu", to_markdown, to_svg)
+        found.check()
+        return found
+
+    first = comparison(calibration_steps=3)
+    assert first.results.steps == {} and first._config("as-long", 4).train.steps == 1  # type: ignore[union-attr]
+    assert comparison(calibration_steps=3).results.steps == {"timed": 1}
+    slower = [{"train": settings["train"] | {"micro_concepts": 8}}, {"clock": "cpu"}, {"minutes": 1e-4}, {}]
+    assert [comparison(**one).results.steps for one in slower] == [{}] * 4
+    found = json.loads(results.read_text())
+    del found["timed"], found["seal"]
+    results.write_text(json.dumps(found))
+    assert comparison(calibration_steps=3).results.steps == {}  # of an earlier version
+    done = pipeline(
+        "compare-objectives", written(training_corpus, settings)
+    )  # the calibration is made again, with 2 steps
+    assert done.returncode == 0, done.stderr
+    assert json.loads(results.read_text())["timed"]["timed"]["calibration_steps"] == 2
+    assert comparison().results.steps == {"timed": 1}
+    for changes, why in (
+        ({"minutes": 2.0}, "minutes 1e-05 → 2.0"),
+        ({"clock": "cpu"}, "clock wall → cpu"),
+        (slower[0], "train.micro_concepts 16 → 8"),
+    ):
+        refused = pipeline("compare-objectives", written(training_corpus, settings | changes))
+        assert refused.returncode == 2 and f"{why}. Restore them" in said(refused), refused
+        assert "objectives." in said(refused) and "fresh" not in said(refused), refused
+    shutil.rmtree(folder(training_corpus, "timed-seed-4"))
+    with pytest.raises(ConfigError, match=r"as-long-seed-4: begun with other settings.*minutes 1e-05 → 2\.0"):
+        comparison(minutes=2.0)  # its steps are those of the other
+    found = json.loads(results.read_text())
+    del found["timed"], found["seal"]
+    results.write_text(json.dumps(found))
+    earlier = comparison(minutes=2.0)
+    assert earlier.results.steps == {"timed": 1}
+    assert "as-long" not in (told := earlier.console.file.getvalue())  # type: ignore[attr-defined]
+    assert "timed: its number of steps, 1, was measured by an earlier version" in told
+    shutil.rmtree(folder(training_corpus, "as-long-seed-4"))
+    assert comparison(minutes=2.0).results.steps == {}
 
 
 def test_damaged_results_and_logs_are_told_before_anything_is_trained(training_corpus: Path) -> None:
