@@ -36,6 +36,14 @@ OWN = (
 )  # what is known of a training besides metrics
 
 
+def _check_shared(train: Mapping[str, Any]) -> None:
+    """Raise ValueError for settings of a section train that a comparison cannot follow."""
+    if "epochs" in train:
+        raise ValueError("train.epochs: comparisons count steps; give train.steps")
+    if "name" in train:
+        raise ValueError("train.name: comparisons name trainings by their rows and seeds; leave it out")
+
+
 class Objective(BaseModel):
     """One row: a training, or another way to draw from that of another row."""
 
@@ -56,8 +64,7 @@ class Objective(BaseModel):
             raise ValueError(
                 "give either train, minutes and steps_of, or the row whose trainings are evaluated again (of)"
             )
-        if "epochs" in self.train:
-            raise ValueError("train.epochs: comparisons count steps; give train.steps")
+        _check_shared(self.train)
         if sum(one is not None for one in lengths) > 1:
             raise ValueError("give one of minutes, steps_of and train.steps")
         return self
@@ -112,9 +119,8 @@ class _ComparisonSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _counts_steps(self) -> Self:
-        if "epochs" in self.train:
-            raise ValueError("train.epochs: comparisons count steps; give train.steps")
+    def _train_is_shared(self) -> Self:
+        _check_shared(self.train)
         return self
 
 

@@ -295,7 +295,7 @@ def _pin(
     _check_encoder(config, corpus)
     own, *others = indexed(config, settings, corpus)
     index = own()
-    _check(index, settings, card)
+    check_index(index, settings, card)
     from pipeline.training.through_decoder import pinned_decoder  # torch
     from pipeline.training.tokens import pinned_tokenizer
 
@@ -319,8 +319,7 @@ def _pin(
     indexes, mixed = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)], []
     for other, make in zip(settings.corpora, others, strict=True):
         found = make()
-        _check_split(found, "train")
-        _check_texts(found, card)
+        check_other(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
         mixed.append(found)
     _check_mix([index, *mixed], settings, card)
@@ -355,7 +354,18 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
     return there.read(f"{run}/{SCALER}")
 
 
-def _check(index: Index, settings: TrainSettings, card: LcmCard) -> None:
+def check_index(index: Index, settings: TrainSettings, card: LcmCard) -> None:
+    """Check that a model can be trained on an index.
+
+    Args:
+        index: the index of the training's own corpus.
+        settings: the section `train`.
+        card: the card of the model.
+
+    Raises:
+        ConfigError: if a split that is needed has no documents, or the micro-batches are too small.
+        CorpusError: if texts that are needed are gone.
+    """
     wanted = ("train", "validation") if settings.validation_concepts else ("train",)
     for split in wanted:
         _check_split(index, split)
@@ -373,6 +383,12 @@ def _check_mix(mix: list[Index], settings: TrainSettings, card: LcmCard) -> None
         check_columns(one, settings.weights, card.quantised)
     weights = [settings.weight, *(one.weight for one in settings.corpora)]
     check_mix([TrainingSource(one, weight) for one, weight in zip(mix, weights, strict=True)], card.quantised)
+
+
+def check_other(index: Index, card: LcmCard) -> None:
+    """Check that a model can be trained on the index of another corpus of its mix, as `check_index` does."""
+    _check_split(index, "train")
+    _check_texts(index, card)
 
 
 def _check_texts(index: Index, card: LcmCard) -> None:

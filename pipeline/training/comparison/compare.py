@@ -49,7 +49,7 @@ from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
 from pipeline.training.record import RECORD, Pinned, changes, read_started
-from pipeline.training.run import indexed, train
+from pipeline.training.run import check_index, check_other, indexed, train
 from pipeline.training.status import read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
@@ -118,7 +118,7 @@ class _Comparison:
             raise ConfigError(
                 f"{self.science.section}: the corpus has changed since these were trained, so that they would be "
                 f"compared with what learns from other documents: {', '.join(others)}; delete these folders, and they "
-                "are trained again, or give train.name another name"
+                "are trained again"
             )
         self.seen = seen_by_rows(self.console, self.science, learned, self.index, self._fitted[0])
         _ = self.held, self.results
@@ -142,6 +142,9 @@ class _Comparison:
                 plans=config.train.plans, origin="select",
             )  # fmt: skip
             others = [make() for make in indexed(config, config.train, Corpus(config.output))[1:]]
+            check_index(index, config.train, config.train.card)
+            for other in others:
+                check_other(other, config.train.card)
             check_columns(index, config.train.weights, config.train.card.quantised)
             if (index.about.encoder, index.dim) != (self.index.about.encoder, self.index.dim):
                 raise ConfigError(

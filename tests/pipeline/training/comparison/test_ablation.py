@@ -173,6 +173,12 @@ def test_the_example_fits_the_sample() -> None:
         ({"selections": {"a b": "u < 1"}}, "selections.a b.[key]: String should match pattern"),
         ({"selections": {}}, "selections: Dictionary should have at least 1 item"),
         ({"selections": {"x": "chars > 99999"}}, "the selection keeps no sentence"),
+        ({"selections": {"x": "split = 'validation'"}}, "selections.x: {url} has no documents of the split train"),
+        (
+            {"selections": {"x": {"select": "split = 'train'", "train": {"validation_concepts": 100}}}},
+            "selections.x: {url} has no documents of the split validation",
+        ),
+        ({"train": {"name": "mine"}}, "train.name: comparisons name trainings by their rows and seeds; leave it out"),
         ({"metrics": ["l3"]}, "there is no metric l3"),
         ({"held_out": "charz > 5"}, "held_out: there is no column charz"),
         ({"minutes": 3}, "minutes: Extra inputs are not permitted"),
@@ -183,6 +189,7 @@ def test_what_cannot_be_is_said_before_anything_is_trained(
     training_corpus: Path, changes: dict[str, Any], message: str
 ) -> None:
     refused = pipeline("ablate", ablation_of(training_corpus, output="never", **changes))
+    message = message.replace("{url}", str(training_corpus.parent / "out"))
     assert refused.returncode in (1, 2) and message in " ".join(refused.stderr.split()), refused.stderr
     assert not (training_corpus.parent / "never").exists()
 

@@ -199,11 +199,28 @@ def test_steps_are_measured_again_when_what_they_follow_from_has_changed(trainin
     assert comparison(minutes=2.0).results.steps == {}
 
 
+def test_trainings_of_another_file_are_told_before_anything_is_trained(training_corpus: Path) -> None:
+    base = science_of(training_corpus)["objectives"]["base"]
+    words = science_of(training_corpus)["objectives"]["words"]
+    shared: dict[str, Any] = {"claims": [], "seeds": [6], "metrics": ["nll"]}
+    one = science_of(training_corpus, objectives={"theirs": words}, output="one", **shared)
+    assert (done := pipeline("compare-objectives", written(training_corpus, one))).returncode == 0, done.stderr
+    more = words | {"train": words["train"] | {"clip_norm": 0.5}}
+    other = science_of(training_corpus, objectives={"first": base, "theirs": more}, output="another", **shared)
+    refused = pipeline("compare-objectives", path := written(training_corpus, other))
+    text = said(refused)
+    assert refused.returncode == 2 and "objectives.theirs: " in text and "train.clip_norm " in text, refused
+    assert "delete this folder" in text and "fresh" not in text and "train.name" not in text
+    assert not folder(training_corpus, "first-seed-6").exists()
+    shutil.rmtree(folder(training_corpus, "theirs-seed-6"))
+    assert (done := pipeline("compare-objectives", path)).returncode == 0, done.stderr
+
+
 def test_damaged_results_and_logs_are_told_before_anything_is_trained(training_corpus: Path) -> None:
     words = science_of(training_corpus)["objectives"]["words"]
     settings = science_of(
         training_corpus, objectives={"brief": words}, claims=[], seeds=[3], minutes=1e-5, calibration_steps=2,
-        output="told", metrics=["bpc"], train=TRAIN | {"name": "told"},
+        output="told", metrics=["bpc"], train=TRAIN,
     )  # fmt: skip
     path, out = written(training_corpus, settings), training_corpus.parent / "told/results.json"
     row = {"asked": "x", "steps": 1, "figures": {"bpc": {"mean": 1.5}}}
@@ -342,6 +359,8 @@ def test_the_file_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         ),
         ({"scaling": [{"metric": "nll", "rows": ["base", "words", "base"]}]}, "base, words, base: name each once"),
         ({"scaling": [{"metric": "ca", "rows": ["base", "words", "base"]}]}, "scaling is about ca; the metrics here"),
+        ({"train": {"name": "mine"}}, "train.name: comparisons name trainings by their rows and seeds; leave it out"),
+        ({"objectives": {"a": {"train": {"name": "mine"}}}}, "objectives.a: train.name: comparisons name trainings by"),
         ({"objectives": {"base": {"train": {"steps": 0}}}}, "objectives.base.train: steps: Input should be greater"),
     ],
 )
