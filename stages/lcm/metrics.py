@@ -26,7 +26,7 @@ def l2(predicted: Tensor, truth: Tensor) -> Tensor:
     return l2_squared(predicted, truth).sqrt()
 
 
-def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool: Tensor) -> Tensor:
+def contrastive_accuracy(predicted: Tensor, truth: Tensor, document: Tensor, pool: Tensor) -> Tensor:
     """Return (sentences,) float64: the share of the pool that is further away from x̂ₙ than xₙ is.
 
     Equal distances do not count as further. NaN if nothing is left of the pool.
@@ -34,14 +34,15 @@ def contrastive_accuracy(predicted: Tensor, truth: Tensor, lengths: Tensor, pool
     Args:
         predicted: (sentences, dim).
         truth: (sentences, dim).
-        lengths: (documents,) int64, how many sentences each has.
+        document: (sentences,) int64, the number of each one's document; pieces of a wrapped document, which follow each
+            other, have the same number.
         pool: (rows,) int64, places in `truth` to compare with; xₙ and its two neighbours are left out.
 
     Returns:
         (sentences,) float64 in [0, 1].
     """
     predicted, truth, pool = predicted.double(), truth.double(), pool.to(truth.device)
-    place, document = torch.arange(len(truth), device=truth.device), documents_of(lengths).to(truth.device)
+    place, document = torch.arange(len(truth), device=truth.device), document.to(truth.device)
     others = truth[pool]
     norms = others.square().sum(dim=1)
     found = []

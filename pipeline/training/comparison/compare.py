@@ -61,6 +61,7 @@ from stages.lcm.sonar_llm import SonarLlm
 RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"
 DIVERSITY_DOCUMENTS = 16  # a mini-batch of the split, by which gradient diversity is measured
 POOL_SEED = 0
+BY_NEIGHBOURS = frozenset(("ca", "ca_cosine", "top1"))
 
 
 def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
@@ -292,6 +293,8 @@ class _Comparison:
         if (DECODED | LIKELIHOOD) & set(metrics_of(",".join(settings.metrics), None)):
             words = TextCodec.of(self.corpus, "cpu")  # nothing is loaded
             judged += [words.decoder_card.decoder_digest, words.longest]
+        if BY_NEIGHBOURS & set(settings.metrics) and len(set(self._fitted[0].ids)) < len(self._fitted[0].ids):
+            judged += ["neighbours across the cuts of wrapped documents"]  # they were not left out in earlier versions
         if self.left_out:
             judged += [sorted(self.left_out)]
         return fingerprint(judged)

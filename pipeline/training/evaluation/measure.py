@@ -117,7 +117,7 @@ def measure(judge: Judge, predicted: Tensor, done: Callable[[str], None] = lambd
         values["par"] = metrics.paraphrasing(predicted, held.embeddings, held.lengths)[places]
     if "ca" in judge.wanted:
         all_of_them = metrics.contrastive_accuracy(
-            predicted.to(judge.device), held.embeddings.to(judge.device), held.lengths, judge.pool
+            predicted.to(judge.device), held.embeddings.to(judge.device), held.origin, judge.pool
         )
         values["ca"] = all_of_them.cpu()[places]
     if NORMALISED & set(judge.wanted) and judge.scaler is not None:
@@ -203,7 +203,7 @@ def _by_cosine(judge: Judge, predicted: Tensor, scaler: RobustScaler) -> dict[st
     """Return contrastive accuracy by cosine of normalised embeddings, and whether it is 1: retrieval from the pool."""
     ours, real = (scaler.normalize(one.to(judge.device)) for one in (predicted, judge.held.embeddings))
     units, others = functional.normalize(ours, dim=1), functional.normalize(real, dim=1)
-    share = metrics.contrastive_accuracy(units, others, judge.held.lengths, judge.pool)
+    share = metrics.contrastive_accuracy(units, others, judge.held.origin, judge.pool)
     share = share.where(ours.any(dim=1), torch.nan).cpu()[judge.held.judged]  # a vector of zeros has no direction
     return {"ca_cosine": share, "top1": (share == 1).double().where(share.isfinite(), torch.nan)}
 

@@ -13,6 +13,7 @@ from stages.lcm import metrics
 
 LENGTHS = [1, 5, 2, 9, 3]
 SENTENCES = sum(LENGTHS)
+DOCUMENT = metrics.documents_of(torch.tensor(LENGTHS))
 DIM = 7
 
 
@@ -56,7 +57,7 @@ def test_contrastive_accuracy(embeddings: tuple[Tensor, Tensor], monkeypatch: py
             others = [m for m in pool if not (first <= m < end and abs(m - n) <= 1)]
             own = distance(ours[n], real[n])
             expected.append(sum(distance(ours[n], real[m]) > own for m in others) / len(others))
-    found = metrics.contrastive_accuracy(ours, real, torch.tensor(LENGTHS), torch.tensor(pool))
+    found = metrics.contrastive_accuracy(ours, real, DOCUMENT, torch.tensor(pool))
     assert found.tolist() == pytest.approx(expected)
     assert 0.5 < found.mean() < 1
 
@@ -66,12 +67,12 @@ def test_copies_of_a_sentence_are_not_further_away_than_it() -> None:
     real = torch.randn(40, 64, generator=generator)
     real[20:] = real[:20]
     ours = real + 0.01 * torch.randn(40, 64, generator=generator)
-    found = metrics.contrastive_accuracy(ours, real, torch.ones(40, dtype=torch.int64), torch.arange(40))
+    found = metrics.contrastive_accuracy(ours, real, torch.arange(40), torch.arange(40))
     assert found.tolist() == [38 / 39] * 40
 
 
 def test_a_pool_of_neighbours_only_says_nothing(embeddings: tuple[Tensor, Tensor]) -> None:
-    found = metrics.contrastive_accuracy(*embeddings, torch.tensor(LENGTHS), torch.tensor([1, 2, 3]))
+    found = metrics.contrastive_accuracy(*embeddings, DOCUMENT, torch.tensor([1, 2, 3]))
     assert found.isnan().nonzero().flatten().tolist() == [2]
 
 

@@ -189,7 +189,7 @@ def test_retrieval_and_contrastive_accuracy_by_cosine_are_those_of_plain_loops(c
     shares = []
     for place in held.judged.tolist():
         ours = real[place - 1]  # the previous sentence, said again
-        same = [abs(place - other) <= 1 and held.document[place] == held.document[other] for other in range(len(real))]
+        same = [abs(place - other) <= 1 and held.origin[place] == held.origin[other] for other in range(len(real))]
         others = [float(ours @ real[other]) for other in range(len(real)) if not same[other]]
         shares.append(sum(one < float(ours @ real[place]) - 1e-7 for one in others) / len(others))
     figures = rows["previous sentence"].figures

@@ -1,0 +1,33 @@
+"""Contrastive accuracy of wrapped documents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pipeline.training.evaluation.held_out import HeldOut
+from pipeline.training.evaluation.measure import Judge, measure
+
+
+def test_the_sentence_on_the_other_side_of_a_cut_is_a_neighbour() -> None:
+    """Sentences 3 to 11 are a document of two pieces, cut before 7: the pool is judged as if it were whole."""
+    generator = torch.Generator().manual_seed(7)
+    real = torch.randn(14, 7, generator=generator) + 1
+    ours = real + torch.randn(14, 7, generator=generator)
+    held = HeldOut(
+        real,
+        lengths=torch.tensor([3, 4, 5, 2]),
+        texts=("",) * 14,
+        langs=("",) * 4,
+        ids=("first", "long", "long", "last"),
+        hashes=("",) * 4,
+        paragraphs=torch.zeros(14, dtype=torch.int32),
+    )
+    pool = torch.tensor([0, 2, 6, 7, 13])
+    judge = Judge(held, ("ca",), pool, None, language_model=None, informed=0, device="cpu")  # type: ignore[arg-type]
+    shares = []
+    for place in held.judged.tolist():
+        others = [other for other in pool.tolist() if abs(place - other) > 1 or {place, other} in ({2, 3}, {11, 12})]
+        far = (ours[place].double() - real.double()).norm(dim=1)
+        shares.append(sum(float(far[other]) > float(far[place]) for other in others) / len(others))
+    assert measure(judge, ours)["ca"].mean == pytest.approx(sum(shares) / len(shares))
