@@ -55,7 +55,7 @@ from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store, is_unfinished
 
-_RECEIPT = re.compile(r"(receipts/[a-z-]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
+RECEIPT = re.compile(r"(receipts/[a-z-]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-[0-9]{{3}}\.json")
 _LEASE = re.compile(rf"{LOCK}/.+-[0-9]{{3,}}\.lease")
 
@@ -126,7 +126,7 @@ def repair(store: Store, wrong: Collection[Finding]) -> tuple[int, int, list[str
     for path in paths:
         if path.startswith(f"{LEDGERS}/"):
             store.delete(path)
-    forget(store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths if _RECEIPT.fullmatch(path)})
+    forget(store, {layout.part_owner(layout.data_owner(path)[0]) for path in paths if RECEIPT.fullmatch(path)})
     for path in paths:
         store.delete(path)
     done, left = 0, []
@@ -278,7 +278,7 @@ def _receipts(store: Store) -> Iterator[Finding]:
         return list(_tried(path, partial(reader, store, path), path))
 
     for folder in ("receipts", "chunks"):
-        paths = [path for path in store.find(folder) if _RECEIPT.fullmatch(path)]
+        paths = [path for path in store.find(folder) if RECEIPT.fullmatch(path)]
         yield from (one for found in in_parallel(read, paths) for one in found)
 
 

@@ -8,7 +8,7 @@ many parts as there are threads.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,11 +23,12 @@ from pipeline.corpus.counters import by_detail, counters_of, stages_of
 from pipeline.corpus.fingerprint import column_digest, content_digest
 from pipeline.corpus.fits import lost_remedy, read_record
 from pipeline.corpus.ledger import detail_of, row_of
+from pipeline.corpus.leftovers import prefixes
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.states import ChunkState, PartState, States, read_state
 from pipeline.inputs.column_types import is_kept_type
-from pipeline.maintenance.records import Finding
+from pipeline.maintenance.records import RECEIPT, Finding
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.status import FOLDER as TRAININGS
@@ -73,16 +74,41 @@ def check_sample(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int
 
 def _files(store: Store, chunks: Iterable[ChunkState], progress: Callable[[int], None]) -> list[Finding]:
     wrong: list[Finding] = []
+    not_segmented: set[str] = set()
     rest = iter(chunks)
     with ThreadPoolExecutor(THREADS) as pool:
         while some := list(itertools.islice(rest, AT_ONCE)):
+            not_segmented |= {chunk.chunk.id for chunk in some if not chunk.segmented}
             parts = [part for chunk in some for part in chunk.parts]
             for found, done in pool.map(lambda part: _part(store, part), parts):
                 wrong += found
                 progress(done)
             for found in pool.map(lambda chunk: _quarantine(store, chunk), some):
                 wrong += found
-    return wrong
+    return [*wrong, *_left_receipts(store, not_segmented)]
+
+
+def _left_receipts(store: Store, chunks: Collection[str]) -> Iterator[Finding]:
+    """Check what the receipts of chunks vouch for of which those of segmenting are gone: the next run, which makes the
+    same sentences again, would believe them.
+    """
+    folders = [*(f"receipts/{stage}" for stage in store.folders("receipts")), "chunks"] if chunks else []
+    for folder, piece in itertools.product(folders, prefixes(len(chunks))):
+        for path in store.find(folder, piece):
+            if RECEIPT.fullmatch(path) and layout.part_owner(layout.data_owner(path)[0]) in chunks:
+                yield from _left_receipt(store, path)
+
+
+def _left_receipt(store: Store, path: str) -> list[Finding]:
+    try:
+        if path.startswith("chunks/"):
+            quarantine = read_chunk_receipt(store, path).quarantine
+            files = [(quarantine.path, quarantine.digest)] if quarantine else []
+        else:
+            files = [(file.path, file.digest) for file in read_receipt(store, path).files]
+    except CorpusError as error:
+        return [Finding(path, str(error), path)]
+    return [Finding(file, what, path) for file, digest in files for what in _bytes(store, file, digest)[1]]
 
 
 def _fit(store: Store, name: str, path: str) -> list[Finding]:

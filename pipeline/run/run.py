@@ -153,8 +153,9 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         if plan.nothing_to_do:
             nothing_to_do(console, plan)
             return None
-        if isinstance(plan.chunks, States):
-            forget_gone(plan.chunks)
+        if isinstance(plan.chunks, States) and plan.chunks.gone:
+            forget_gone(plan.chunks)  # which writes ledgers again
+            plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         with announced(console, "loading libraries"):
             config, plan, why = _with_launcher(config, plan, backend)
         record = RunRecord(store, plan.config, seen)

@@ -54,6 +54,10 @@ def verified(folder: Path, mend: bool = False) -> tuple[bool, str]:
     return fine, shown.getvalue()
 
 
+def first_json(folder: Path) -> Path:
+    return min(folder.rglob("*.json"))
+
+
 def first(folder: Path, family: str) -> Path:
     return sorted((folder / "out" / family).rglob("*.parquet"))[0]
 
@@ -164,6 +168,34 @@ def test_damaged_records_are_found_and_made_again(corpus: Path, pattern: str, sp
     assert not fine and f"wrong: {name}" in shown and "--repair" in shown, shown
     fine, shown = verified(corpus, mend=True)
     assert not fine and ("made again" in shown or "deleted" in shown), shown
+    run(corpus / "corpus.yaml")
+    assert verified(corpus)[0] and data_digests(corpus / "out") == before
+
+
+@pytest.mark.parametrize("lost", ["receipts/segment", "chunks"])
+def test_files_of_a_chunk_are_read_though_its_segmenting_is_lost(corpus: Path, lost: str) -> None:
+    """A run makes the same sentences again, and believes the receipts of the other stages."""
+    out = corpus / "out"
+    before = data_digests(out)
+    receipt = first_json(out / lost)
+    receipt.write_bytes(b"")
+    chunk = layout.part_owner(receipt.name.split(".")[0])
+    spoilt = next(path for path in sorted((out / "embeddings").rglob("*.parquet")) if path.name.startswith(chunk))
+    data = bytearray(spoilt.read_bytes())
+    data[len(data) // 3] ^= 4
+    spoilt.write_bytes(data)
+    fine, shown = verified(corpus, mend=True)
+    assert not fine and spoilt.name in shown and "Everything agrees" not in shown, shown
+    run(corpus / "corpus.yaml")
+    fine, shown = verified(corpus)
+    assert fine and "Everything agrees" in shown, shown
+    assert data_digests(out) == before
+
+
+def test_a_run_goes_on_after_all_receipts_of_segmenting_are_lost(corpus: Path) -> None:
+    before = data_digests(corpus / "out")
+    for path in (corpus / "out/receipts/segment").rglob("*.json"):
+        path.unlink()
     run(corpus / "corpus.yaml")
     assert verified(corpus)[0] and data_digests(corpus / "out") == before
 
