@@ -21,7 +21,7 @@ from pipeline.base.formats import plain
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.export.rows import free
-from pipeline.inputs.column_types import TEXT, ColumnType, types_in
+from pipeline.inputs.column_types import EXACT_IN_FLOAT, TEXT, ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 
@@ -146,11 +146,12 @@ def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
 
 
 def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
-    """Group files of documents by the casts that give kept columns the common type of all parts.
+    """Group files of documents by the casts that give kept columns the common type of all parts, and by what is cast.
 
-    DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers.
+    DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers, and of dates and
+    numbers none.
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     renamed = _renamed(corpus)
     for part, file in zip(corpus.parts, files, strict=True):
         mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
@@ -164,8 +165,9 @@ def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
             if name not in renamed and cast != _quoted(name)
         )
         others = "".join(f", {casts[name]} AS {_quoted(one.shown)}" for name, one in renamed.items())
-        groups.setdefault((f" REPLACE ({needed})" if needed else "") + others, []).append(file)
-    return list(groups.items())
+        types = [str(mine.get(name, TEXT).arrow) for name, cast in casts.items() if cast != _quoted(name)]
+        groups.setdefault(((f" REPLACE ({needed})" if needed else "") + others, *types), []).append(file)
+    return [(casts, some) for (casts, *_), some in groups.items()]
 
 
 def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
@@ -175,6 +177,10 @@ def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:
         return column
     if kind == pa.string() and pa.types.is_nested(mine.arrow):
         return f"to_json({column})::VARCHAR"
+    if kind == pa.string() and pa.types.is_floating(mine.arrow):  # as readers write it: whole numbers have no point
+        value = f"CAST({column} AS DOUBLE)"
+        is_whole = f"{value} = trunc({value}) AND abs({value}) <= {EXACT_IN_FLOAT}"
+        return f"CASE WHEN {is_whole} THEN CAST(CAST({value} AS BIGINT) AS VARCHAR) ELSE CAST({value} AS VARCHAR) END"
     cast = "TRY_CAST" if mine.arrow == pa.string() else "CAST"  # text that stands for nulls alone
     return f"{cast}({column} AS {_sql_type(kind)})"
 
