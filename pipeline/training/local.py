@@ -86,7 +86,9 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
     except ChildFailedError as error:
         codes, said = {one.exitcode for one in error.failures.values()}, failure_of(Store(url), run)
         if said and min(codes - {ENDED}, default=0) > 0:  # or the others recorded only that one was lost
-            raise (ConfigError if CONFIG_CODE in codes else CorpusError)(said) from None
+            if CONFIG_CODE in codes:
+                raise ConfigError(said) from None
+            raise CorpusError(said) from None
         rank, first = error.get_first_failure()
         how = f"was killed by signal {-first.exitcode}" if first.exitcode < 0 else f"ended with code {first.exitcode}"
         now = progress(Store(url), run)
