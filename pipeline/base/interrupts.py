@@ -26,7 +26,9 @@ def stopped_by_exit() -> Iterator[None]:
     """
     try:
         yield
-    except SystemExit:
+    except SystemExit as error:
+        if error.code != signal.SIGTERM:
+            raise
         raise KeyboardInterrupt from None
     finally:
         install_sigterm_handler()

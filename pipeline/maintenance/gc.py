@@ -111,7 +111,8 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
             else:
                 kept[_GOES_ON] += 1
     of_indexes = {path: path.rpartition("/")[2].split(".")[0] for path in why if path.startswith(f"{layout.INDEXES}/")}
-    whole = set() if older_views else _whole_indexes(corpus, {*of_indexes.values()} - needed, why)
+    in_doubt = set() if older_views else {*of_indexes.values()} - needed
+    whole = {digest for digest in in_doubt if _is_whole(corpus, digest, why)}
     for path, digest in of_indexes.items():
         if digest in needed | whole:
             del why[path]
@@ -159,17 +160,23 @@ def _indexes_of_models(store: Store) -> Iterator[str]:
     for run, digests in models_of(store):
         if digests is None:
             raise CorpusError(
-                f"it is not known what {run} was trained on, since its record {store.url}/{run}/{RECORD} is damaged; "
-                f"restore that file, or delete the folder {store.url}/{run} if the model is not needed any more"
+                f"it is not known what {run} was trained on, since its record {store.url}/{run}/{RECORD} is damaged or "
+                f"gone; restore that file, or delete the folder {store.url}/{run} if the model is not needed any more"
             )
         yield from digests
 
 
-def _whole_indexes(corpus: Corpus, indexes: Collection[str], garbage: Collection[str]) -> set[str]:
-    """Return the indexes that can be read, and of which no file that they name is gone or garbage."""
-    there = {path for family in FAMILIES for path in corpus.store.find(family)} if indexes else set()
-    files = {digest: set(_files_of(corpus, digest)) for digest in indexes}
-    return {digest for digest, named in files.items() if named and named <= there and named.isdisjoint(garbage)}
+def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
+    """Return whether an index can be read, and no file that it names is gone or garbage. Memory: a family's files."""
+    try:
+        parts = read_index(corpus, digest).parts
+    except CorpusError:
+        return False
+    named = ({path for path in parts[family].to_pylist() if path} for family in FAMILIES)
+    if not all(files.isdisjoint(garbage) for files in named):
+        return False
+    present = ((parts[family].to_pylist(), set(corpus.store.find(family))) for family in FAMILIES)
+    return all(path in there for files, there in present for path in files if path)
 
 
 def _unfinished(store: Store, now: float) -> Iterator[str]:

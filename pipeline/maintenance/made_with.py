@@ -13,7 +13,7 @@ from pipeline.corpus.leftovers import live_files
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.status import training_statuses
+from pipeline.training.status import training_statuses, without_record
 
 
 def indexes_of(store: Store) -> list[str]:
@@ -38,9 +38,12 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
 
 
 def models_of(store: Store) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield trainings, each with the indexes of this corpus that it is pinned to; None if its record is damaged."""
+    """Yield trainings, each with the indexes of this corpus that it is pinned to; None if its record is damaged or
+    gone.
+    """
     from pipeline.training.record import read_started
 
+    yield from ((run, None) for run in without_record(store))
     for one in training_statuses(store):
         try:
             pinned = read_started(store, one.run).pinned

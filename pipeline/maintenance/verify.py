@@ -23,7 +23,6 @@ from pipeline.corpus.counters import by_detail, counters_of, stages_of
 from pipeline.corpus.fingerprint import column_digest, content_digest
 from pipeline.corpus.fits import lost_remedy, read_record
 from pipeline.corpus.ledger import detail_of, row_of
-from pipeline.corpus.leftovers import prefixes
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.states import ChunkState, PartState, States, read_state
@@ -37,6 +36,7 @@ from stages.stage import NON_FINITE
 
 THREADS = 4
 AT_ONCE = 64  # chunks whose receipts are in memory
+FEW = 256  # chunks whose receipts are looked for one by one
 
 
 def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
@@ -57,7 +57,7 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
 def check_sample(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
     """Return what is wrong with some chunks of a corpus: with files, receipts and ledger rows.
 
-    Nothing else is read except the ledgers.
+    Nothing else is read except the ledgers. Of a chunk that is not segmented, all that its receipts name is read.
 
     Args:
         corpus: the corpus.
@@ -85,21 +85,25 @@ def _files(store: Store, chunks: Iterable[ChunkState], progress: Callable[[int],
                 progress(done)
             for found in pool.map(lambda chunk: _quarantine(store, chunk), some):
                 wrong += found
-    return [*wrong, *_left_receipts(store, not_segmented)]
+        for found, done in pool.map(lambda path: _left_receipt(store, path), _left_receipts(store, not_segmented)):
+            wrong += found
+            progress(done)
+    return wrong
 
 
-def _left_receipts(store: Store, chunks: Collection[str]) -> Iterator[Finding]:
-    """Check what the receipts of chunks vouch for of which those of segmenting are gone: the next run, which makes the
-    same sentences again, would believe them.
+def _left_receipts(store: Store, chunks: Collection[str]) -> Iterator[str]:
+    """Yield the receipts of chunks of which those of segmenting are gone: the next run, which makes the same sentences
+    again, would believe them.
     """
     folders = [*(f"receipts/{stage}" for stage in store.folders("receipts")), "chunks"] if chunks else []
-    for folder, piece in itertools.product(folders, prefixes(len(chunks))):
+    pieces = [f"{one[:2]}/{one}" for one in chunks] if len(chunks) < FEW else "0123456789abcdef"
+    for folder, piece in itertools.product(folders, pieces):
         for path in store.find(folder, piece):
             if RECEIPT.fullmatch(path) and layout.part_owner(layout.data_owner(path)[0]) in chunks:
-                yield from _left_receipt(store, path)
+                yield path
 
 
-def _left_receipt(store: Store, path: str) -> list[Finding]:
+def _left_receipt(store: Store, path: str) -> tuple[list[Finding], int]:
     try:
         if path.startswith("chunks/"):
             quarantine = read_chunk_receipt(store, path).quarantine
@@ -107,8 +111,11 @@ def _left_receipt(store: Store, path: str) -> list[Finding]:
         else:
             files = [(file.path, file.digest) for file in read_receipt(store, path).files]
     except CorpusError as error:
-        return [Finding(path, str(error), path)]
-    return [Finding(file, what, path) for file, digest in files for what in _bytes(store, file, digest)[1]]
+        return [Finding(path, str(error), path)], 0
+    read = [(file, *_bytes(store, file, digest)) for file, digest in files]
+    return [Finding(file, what, path) for file, _, wrong in read for what in wrong], sum(
+        len(data) for _, data, _ in read
+    )
 
 
 def _fit(store: Store, name: str, path: str) -> list[Finding]:

@@ -33,7 +33,10 @@ from pipeline.storage.records import parse_json
 from pipeline.storage.store import Store
 
 STATES_SECONDS = 10.0  # seconds between requests to the controller of a cluster, to spare it
-OVER = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+OVER = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
+    "TIMEOUT",
+)  # fmt: skip
 
 _LEASE_SECONDS = (
     LauncherSettings().lease_seconds

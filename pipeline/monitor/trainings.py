@@ -119,11 +119,13 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
     deadline = time.monotonic() + GRACE_SECONDS
-    left = found
-    while left and time.monotonic() < deadline:
-        cluster.cancel([one.job.id for one in left if one.job])
+    left, times_over = found, 0
+    while found and times_over < 2 and time.monotonic() < deadline:
+        if left:
+            cluster.cancel([one.job.id for one in left if one.job])
         time.sleep(1.0)
-        left = [one for one in left if _state(one, cluster) not in ("", *OVER)]
+        left = [one for one in found if not _is_over(one, cluster)]
+        times_over = 0 if left else times_over + 1
     for one in found:
         assert one.job
         said = "has been cancelled, but is not over yet" if one in left else "is cancelled"
@@ -142,6 +144,14 @@ def _last(store: Store, run: str) -> Numbers:
         return last_metrics(store, run)
     except CorpusError as error:
         return {"damaged": visible(str(error))}
+
+
+def _is_over(one: TrainingStatus, cluster: Cluster) -> bool:
+    """Return whether SLURM says that the job is over; if it does not answer, it is not known to be."""
+    try:
+        return not one.job or cluster.states([one.job.id]).get(one.job.id, OVER[0]).split(" ")[0] in OVER
+    except PipelineError:
+        return False
 
 
 def _state(one: TrainingStatus, cluster: Cluster) -> str:

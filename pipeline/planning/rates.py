@@ -94,7 +94,9 @@ def machine_rate(config: RunConfig, stage: str) -> MachineRate | None:
     return found if is_sealed(data) and (found.machine, found.stage, found.work) == (machine(), stage, work) else None
 
 
-def keep_rate(config: RunConfig, stage: str, sentences: float, tokens: float, seconds: float) -> None:
+def keep_rate(
+    config: RunConfig, stage: str, sentences: float, tokens: float, seconds: float, asked: bool = False
+) -> None:
     """Keep a measured rate in the cache.
 
     A rate of too little work is not kept, nor one of far less work than that which is there. A cache that cannot be
@@ -106,12 +108,13 @@ def keep_rate(config: RunConfig, stage: str, sentences: float, tokens: float, se
         sentences: how many sentences the stage worked on, without those that its sample leaves out.
         tokens: how many tokens they had.
         seconds: how long that took.
+        asked: whether somebody asked for this measurement, which counts then, however little work it was.
     """
     work = _work(config, stage)
     if work is None or seconds < LEAST_SECONDS or not sentences or not tokens:
         return
     before = machine_rate(config, stage)
-    if before and tokens * LESS < before.tokens:
+    if before and tokens * LESS < before.tokens and not asked:
         return
     rate = MachineRate(machine(), stage, work, sentences, tokens, seconds, time.time())
     path = _path(stage, work)

@@ -156,5 +156,5 @@ def _measure(work: Callable[[int, int], int], items: int) -> _Measured:
 
 def _keep(config: RunConfig, stage: str, measured: _Measured, tokens: float, found: dict[str, float]) -> None:
     if measured.rows:
-        keep_rate(config, stage, measured.rows, measured.rows * tokens, measured.seconds)
+        keep_rate(config, stage, measured.rows, measured.rows * tokens, measured.seconds, asked=True)
         found[stage] = measured.rows / measured.seconds

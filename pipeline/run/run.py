@@ -154,8 +154,9 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             nothing_to_do(console, plan)
             return None
         if isinstance(plan.chunks, States) and plan.chunks.gone:
-            forget_gone(plan.chunks)  # which writes ledgers again
-            plan, seen = plan_run(config, options, options.refit, _chunks(plan))
+            with _kept(lease, config):
+                forget_gone(plan.chunks)  # which writes ledgers again
+                plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         with announced(console, "loading libraries"):
             config, plan, why = _with_launcher(config, plan, backend)
         record = RunRecord(store, plan.config, seen)

@@ -112,12 +112,13 @@ def check_is_of(store: Store, run: str, marker: Marker, pinned: str, steps: int)
         return
     folder = f"{run}/{CHECKPOINTS}"
     where = f"{store.url}/{folder}/{name_of(marker.step)}.json"
-    if marker.pinned == pinned:
-        raise CorpusError(
-            f"{where} is damaged: it says that {marker.step} steps are done, but {run} has {steps}; delete it to go on "
-            "from the checkpoint before it, or start over with --fresh"
-        )
     ours = [one.step for one in markers(store, run) if one.pinned == pinned and one.step < marker.step]
+    if marker.pinned == pinned:
+        before = f"to go on from step {ours[-1]}" if ours else "to begin again"
+        raise CorpusError(
+            f"{where} is damaged: it says that {marker.step} steps are done, but {run} has {steps}; delete it "
+            f"{before}, or start over with --fresh"
+        )
     differ = (at for at, (one, other) in enumerate(zip(marker.pinned, pinned, strict=False)) if one != other)
     shown = max(12, next(differ, len(pinned)) + 1)
     remedy = f"delete it to go on from step {ours[-1]}" if ours else f"delete the content of {folder}"

@@ -20,10 +20,10 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
 from pipeline.training.status import failure_of
-from pipeline.training.worker import progress, work
+from pipeline.training.worker import RECORDED, SETTING, progress, work
 
 SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when somebody asks to stop
-CONFIG_CODE = 2  # with which a process ends after a `ConfigError`
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by torch's launcher, which leaves them so
 ENDED = -signal.SIGTERM  # the code of a process that was ended because another one failed
 
 
@@ -79,14 +79,15 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         max_restarts=0,
         shutdown_timeout=SHUTDOWN_SECONDS,
     )
+    handlers = {number: signal.getsignal(number) for number in _HANDLED}
     try:
         elastic_launch(config, sys.executable)("-m", "pipeline.training.worker", url, run, str(patience()))
     except SignalException:
         return
     except ChildFailedError as error:
         codes, said = {one.exitcode for one in error.failures.values()}, failure_of(Store(url), run)
-        if said and min(codes - {ENDED}, default=0) > 0:  # or the others recorded only that one was lost
-            if CONFIG_CODE in codes:
+        if said and codes - {ENDED} <= {SETTING, RECORDED}:  # or the others recorded only that one was lost
+            if SETTING in codes:
                 raise ConfigError(said) from None
             raise CorpusError(said) from None
         rank, first = error.get_first_failure()
@@ -96,3 +97,6 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
             f"training stopped: process {rank} of {count} {how}, and the others were ended; what it said stands above. "
             f"Run the same command again: it goes on from step {now.steps}"
         ) from None
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

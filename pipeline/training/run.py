@@ -6,7 +6,7 @@ with, whatever is added to the corpus; changes of other meaning settings are ref
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -322,12 +322,12 @@ def _pin(
         check_other(found, card)
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
         mixed.append(found)
-    _check_mix([index, *mixed], settings, card)
+    check_sources([index, *mixed], settings, card)
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         console.print(
             f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
-            "train, so the validation loss is too good; with the same section split, by: text, in all of them it is "
-            "not (pipeline evaluate leaves such documents out)",
+            "train, so the validation loss is too good, as far as they are selected; with the same section split, "
+            "by: text, in all of them it is not (pipeline evaluate leaves such documents out)",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
     pinned = Pinned(
@@ -377,12 +377,21 @@ def check_index(index: Index, settings: TrainSettings, card: LcmCard) -> None:
     _check_texts(index, card)
 
 
-def _check_mix(mix: list[Index], settings: TrainSettings, card: LcmCard) -> None:
-    """Raise `ConfigError` if the loader would refuse the corpora; now nothing of the training has been written."""
+def check_sources(mix: Sequence[Index], settings: TrainSettings, card: LcmCard) -> None:
+    """Check that the loader will not refuse the corpora of a mix, before anything of the training is written.
+
+    Args:
+        mix: the indexes of its corpora, the training's own first.
+        settings: the section `train`.
+        card: the card of the model.
+
+    Raises:
+        ConfigError: if columns are missing, or the corpora do not fit together.
+    """
     for one in mix:
         check_columns(one, settings.weights, card.quantised)
     weights = [settings.weight, *(one.weight for one in settings.corpora)]
-    check_mix([TrainingSource(one, weight) for one, weight in zip(mix, weights, strict=True)], card.quantised)
+    check_mix([TrainingSource(one, weight) for one, weight in zip(mix, weights, strict=False)], card.quantised)
 
 
 def check_other(index: Index, card: LcmCard) -> None:

@@ -99,6 +99,13 @@ def training_statuses(store: Store) -> list[TrainingStatus]:
     return [_stands(store, run) for run in runs if store.exists(f"{run}/{RECORD}")]
 
 
+def without_record(store: Store) -> list[str]:
+    """Return trainings that have a model or checkpoints, and no record."""
+    runs = [f"{FOLDER}/{name}" for name in store.folders(FOLDER)]
+    lost = [run for run in runs if not store.exists(f"{run}/{RECORD}")]
+    return [run for run in lost if store.exists(f"{run}/{MODEL}") or store.find(f"{run}/{CHECKPOINTS}", "step-")]
+
+
 def _stands(store: Store, run: str) -> TrainingStatus:
     try:
         return training_status(store, run)

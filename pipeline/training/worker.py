@@ -316,6 +316,9 @@ class _Heeding:
             signal.signal(one, handler)
 
 
+SETTING, RECORDED = 2, 3  # codes of a process that recorded why every other start would fail too
+
+
 def main() -> None:
     """Run `python -m pipeline.training.worker`."""
     console = Console(width=160)
@@ -324,7 +327,7 @@ def main() -> None:
         work(console, url, run, *map(float, patience))
     except PipelineError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        sys.exit(SETTING if isinstance(error, ConfigError) else 1 if isinstance(error, AwayError) else RECORDED)
 
 
 if __name__ == "__main__":

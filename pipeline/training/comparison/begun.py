@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import markers
 from pipeline.training.record import Pinned, differences, read_started
-from pipeline.training.status import MODEL
+from pipeline.training.status import MODEL, RECORD
 
 
 def place_of(config: RunConfig) -> str:
@@ -24,7 +24,18 @@ def begun(config: RunConfig) -> Pinned | None:
     store, run = Store(config.output), config.train.folder
     if not (markers(store, run) or store.exists(f"{run}/{MODEL}")):
         return None
-    return read_started(store, run).pinned
+    return pinned_of(store, run)
+
+
+def pinned_of(store: Store, run: str) -> Pinned:
+    """Return what a training is pinned to. Raises `CorpusError` if its record cannot be read."""
+    try:
+        return read_started(store, run).pinned
+    except CorpusError as error:
+        raise CorpusError(
+            f"{store.url}/{run}/{RECORD}, the record of a training of this comparison, is missing or damaged; restore "
+            f"it from a copy, or delete the folder {store.url}/{run}, and it is trained again"
+        ) from error
 
 
 def check_begun(row: str, config: RunConfig) -> None:

@@ -26,7 +26,7 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.comparison import ablation
-from pipeline.training.comparison.begun import begun, check_begun, conflict, place_of
+from pipeline.training.comparison.begun import begun, check_begun, conflict, pinned_of, place_of
 from pipeline.training.comparison.clock import steps_by_clock, timed
 from pipeline.training.comparison.learned import seen_by_rows
 from pipeline.training.comparison.results import (
@@ -38,7 +38,6 @@ from pipeline.training.comparison.results import (
     to_markdown,
     to_svg,
 )
-from pipeline.training.data.checks import check_columns
 from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
@@ -49,7 +48,7 @@ from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
 from pipeline.training.record import RECORD, Pinned, changes, read_started
-from pipeline.training.run import check_index, check_other, indexed, train
+from pipeline.training.run import check_index, check_other, check_sources, indexed, train
 from pipeline.training.status import read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
@@ -142,11 +141,13 @@ class _Comparison:
                 Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
                 plans=config.train.plans, origin="select",
             )  # fmt: skip
-            others = [make() for make in indexed(config, config.train, Corpus(config.output))[1:]]
+            others = []
+            if not all(begun(self.science.config(row, seed)) for seed in self.science.settings.seeds):
+                others = [make() for make in indexed(config, config.train, Corpus(config.output))[1:]]
             check_index(index, config.train, config.train.card)
             for other in others:
                 check_other(other, config.train.card)
-            check_columns(index, config.train.weights, config.train.card.quantised)
+            check_sources([index, *others], config.train, config.train.card)
             if (index.about.encoder, index.dim) != (self.index.about.encoder, self.index.dim):
                 raise ConfigError(
                     f"{index.url} was encoded by {index.about.model} ({index.dim} dimensions), {self.index.url} by "
@@ -163,7 +164,7 @@ class _Comparison:
             config = self.science.config(row, seed)
             assert config.train is not None
             store, run = Store(config.output), config.train.folder
-            if store.exists(f"{run}/{RECORD}") and read_started(store, run).pinned.indexes[0].digest != index.digest:
+            if store.exists(f"{run}/{RECORD}") and pinned_of(store, run).indexes[0].digest != index.digest:
                 yield f"{store.url}/{run}"
 
     def all(self) -> None:
@@ -202,7 +203,8 @@ class _Comparison:
     def _judged(self) -> tuple[HeldOut, str]:
         """The documents, and what is said of those that were left out."""
         held = self._fitted[0]
-        left_out = [one in self.left_out for one in held.hashes]
+        gone = self.left_out
+        left_out = [one in gone for one in held.hashes]
         if not any(left_out):
             return held, ""
         rows = ", ".join(self.seen)
@@ -347,7 +349,7 @@ class _Comparison:
         """
         settings = self.science.settings
         minutes = settings.minutes_of(row)
-        if minutes is None:
+        if minutes is None or settings.objectives[row].steps_of:
             return True
         now, then = timed(self.science, row, minutes), self.results.timed.get(row)
         if now == then:

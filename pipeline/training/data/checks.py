@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.parallel import prefetch
+from pipeline.base.parallel import in_parallel, prefetch
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile
@@ -173,9 +173,11 @@ def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:
 
 def _hashes(index: Index, split: str) -> pa.Array:
     """Return hashes of the texts of documents in a split."""
-    store, found = Store(index.url), []
-    for path in index.parts["documents"].to_pylist():
+    store = Store(index.url)
+
+    def read(path: str) -> pa.Array:
         with store.open(path) as handle:
             table = pq.read_table(handle, columns=["text_hash", "split"])
-        found += table.filter(pc.equal(table["split"], split))["text_hash"].chunks
-    return pa.chunked_array(found, pa.uint64()).combine_chunks()
+        return table.filter(pc.equal(table["split"], split))["text_hash"].combine_chunks()
+
+    return pa.chunked_array(in_parallel(read, index.parts["documents"].to_pylist()), pa.uint64()).combine_chunks()

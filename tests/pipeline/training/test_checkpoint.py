@@ -218,7 +218,7 @@ def test_a_marker_of_a_step_that_the_training_does_not_have_is_refused(stopped: 
     done = go_on(stopped)
     assert done.returncode == 1 and "stopped at step" not in said(done), said(done)
     assert "step-00000009.json is damaged: it says that 9 steps are done, but train/x has 6" in said(done)
-    assert "delete it to go on from the checkpoint before it, or start over with --fresh" in said(done)
+    assert "delete it to go on from step 2, or start over with --fresh" in said(done)
     marker_of(stopped, 9).unlink()
     done = go_on(stopped)
     assert done.returncode == 0 and "resuming from step 2 of 6" in said(done), said(done)
