@@ -81,6 +81,10 @@ class S3Proxy:
         """From now on every connection ends without an answer, and nothing is carried out."""
         self._gone_until = time.monotonic() + seconds
 
+    def come_back(self) -> None:
+        """End an outage."""
+        self._gone_until = 0.0
+
     def draw(self, command: str, path: str = "") -> str:
         """What becomes of the next request: the name of a fault, or nothing."""
         with self._drawing:

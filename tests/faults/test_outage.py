@@ -76,13 +76,17 @@ def test_a_training_goes_on_after_an_outage(
     )  # fmt: skip
     assert pipeline("run", path, "--launcher", "inline", "--set", "train=null").returncode == 0
     with S3Proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
-        proxy.outages = [(re.compile("PUT /corpus/corpus/train/m/checkpoints/step-00000002"), 2 * OUTAGE)]
+        proxy.outages = [(re.compile("PUT /corpus/corpus/train/m/checkpoints/step-00000002"), 600.0)]
         with monkeypatch.context() as through:
             through.setenv("AWS_ENDPOINT_URL", proxy.url)
             assert pipeline("train", path).returncode == 0
         fsspec.get_filesystem_class("s3").clear_instance_cache()
-        wait_for_jobs(folder)  # the process waits first, then the one that started it, and then their job
-    assert not proxy.outages and "queued again in" in logs(folder, 10**6), logs(folder)
+        while "queued again in" not in logs(folder, 10**6):  # the process waits first, then the one that started it
+            assert jobs_of(folder), logs(folder)
+            time.sleep(0.5)
+        assert not proxy.outages
+        proxy.come_back()
+        wait_for_jobs(folder)
     store = Store(f"{bucket}/corpus")
     assert training_status(store, "train/m").finished, logs(folder)
     assert [one["step"] for one in read_metrics(store, "train/m") if one["kind"] == "train"] == [1, 2, 3, 4]
