@@ -33,7 +33,6 @@ from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
 from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, own_blocks, raw_blocks
 
-A_LIST = "the line is a list"  # how the error of such a line begins
 MANY = b"\n" * 1024  # empty lines that are counted at once
 _RUN = re.compile(rb"(\n{1024,})")
 
@@ -185,9 +184,10 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
     except (ValueError, RecursionError) as error:
         return reject("invalid JSON", _not_json(error))
     if not isinstance(values, dict):
-        what = f"{A_LIST} of {len(values)}" if isinstance(values, list) else f"the line is {short(values)}"
-        how = " (jq -c '.[]' FILE makes them of a list)" if isinstance(values, list) else ""
-        return reject("not a JSON object", f"{what}; write one object per line: {{…}}{how}")
+        what, how = short(values), ""
+        if isinstance(values, list):
+            what, how = f"a list of {len(values)}", " (jq -c '.[]' FILE makes them of a list)"
+        return reject("not a JSON object", f"the line is {what}; write one object per line: {{…}}{how}")
     if twice := _repeated(values, maker.columns):
         return reject(DUPLICATE_KEY, f"{', '.join(map(repr, sorted(twice)))} is repeated in the object; keep one")
     return maker.make(values, line.offset, line.raw, line.number)

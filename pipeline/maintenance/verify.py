@@ -112,10 +112,12 @@ def _left_receipt(store: Store, path: str) -> tuple[list[Finding], int]:
             files = [(file.path, file.digest) for file in read_receipt(store, path).files]
     except CorpusError as error:
         return [Finding(path, str(error), path)], 0
-    read = [(file, *_bytes(store, file, digest)) for file, digest in files]
-    return [Finding(file, what, path) for file, _, wrong in read for what in wrong], sum(
-        len(data) for _, data, _ in read
-    )
+    found, done = [], 0
+    for file, digest in files:
+        data, wrong = _bytes(store, file, digest)
+        found += [Finding(file, what, path) for what in wrong]
+        done += len(data)
+    return found, done
 
 
 def _fit(store: Store, name: str, path: str) -> list[Finding]:

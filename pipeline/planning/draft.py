@@ -24,7 +24,6 @@ from pipeline.inputs import InputFile, InputSettings, SplitSettings, count_docum
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
 from pipeline.inputs.listing import COMPRESSIONS, FORMATS, table_hint
-from pipeline.inputs.readers import A_LIST
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.storage.remote import is_remote
 from stages.language.identifier import identifier
@@ -264,9 +263,6 @@ def _lang_column(seen: RecordSample) -> str | None:
 def _no_texts(seen: RecordSample) -> str:
     """Say why no column can be the text, and what to do."""
     lines = "where one line is one document"
-    refused = seen.refused.get("not a JSON object", [])
-    if not seen.columns and refused and refused[0].startswith(A_LIST):
-        return f"a line is a JSON array, not an object; make a file {lines}: jq -c '.[]' FILE"
     if not seen.columns and seen.refused:
         return f"no record becomes a document, the first because of this: {next(iter(seen.refused.values()))[0]}"
     for column in seen.columns:

@@ -233,18 +233,24 @@ def _check_encoder(config: RunConfig, corpus: Corpus) -> None:
         )
 
 
-def indexed(config: RunConfig, settings: TrainSettings, corpus: Corpus) -> list[Callable[[], Index]]:
+def indexed(
+    config: RunConfig, settings: TrainSettings, corpus: Corpus, origin: str = "select.where"
+) -> list[Callable[[], Index]]:
     """Return functions that make or find the index of every corpus of the mix; the training's own comes first.
 
     Args:
         config: the configuration, whose section `select` says what is selected of the training's own corpus.
         settings: the section `train`.
         corpus: the training's own corpus.
+        origin: how a user knows its condition, for messages.
 
     Returns:
         A function for each corpus.
     """
-    own = partial(make_index, corpus, config.select or SelectSettings(), answers=settings.answers, plans=settings.plans)
+    own = partial(
+        make_index, corpus, config.select or SelectSettings(), answers=settings.answers, plans=settings.plans,
+        origin=origin,
+    )  # fmt: skip
     others = [
         partial(
             make_index,
@@ -381,7 +387,7 @@ def check_sources(mix: Sequence[Index], settings: TrainSettings, card: LcmCard) 
     """Check that the loader will not refuse the corpora of a mix, before anything of the training is written.
 
     Args:
-        mix: the indexes of its corpora, the training's own first.
+        mix: the indexes of its corpora, the training's own first; that alone if the training is begun.
         settings: the section `train`.
         card: the card of the model.
 

@@ -39,9 +39,7 @@ def timed(science: Science, row: str, minutes: float) -> Timed:
     assert asked is not None
     usual = TrainSettings().pinned()
     of_step = {key: value for key, value in asked.pinned().items() if key not in TAKE_AS_LONG}
-    chosen = {
-        key: value for key, value in of_step.items() if value != usual.get(key)
-    }  # whatever settings there will be
+    chosen = {key: value for key, value in of_step.items() if value != usual.get(key)}  # more settings change nothing
     card = {key: value for key, value in asked.card.recorded().items() if key not in ("description", "licence")}
     return Timed(
         minutes=minutes,

@@ -137,13 +137,9 @@ class _Comparison:
         config = self.science.config(row, self.science.settings.seeds[0])
         assert config.train is not None
         try:
-            index = make_index(
-                Corpus(config.output), config.select or SelectSettings(), answers=config.train.answers,
-                plans=config.train.plans, origin="select",
-            )  # fmt: skip
-            others = []
-            if not all(begun(self.science.config(row, seed)) for seed in self.science.settings.seeds):
-                others = [make() for make in indexed(config, config.train, Corpus(config.output))[1:]]
+            own, *mixed = indexed(config, config.train, Corpus(config.output), "select")
+            begins = not all(begun(self.science.config(row, seed)) for seed in self.science.settings.seeds)
+            index, others = own(), [make() for make in mixed if begins]  # what is trained is pinned to its others
             check_index(index, config.train, config.train.card)
             for other in others:
                 check_other(other, config.train.card)

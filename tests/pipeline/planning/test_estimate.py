@@ -196,14 +196,21 @@ def test_seconds_of_a_first_try_are_no_rate(tmp_path: Path, monkeypatch: pytest.
     path = config_of(tmp_path)
     config = load_config(path)
     rates_module.keep_rate(config, "segment", 50_000, 1_400_000, 100)
+
+    def kept() -> float:
+        rate = machine_rate(config, "segment")
+        assert rate
+        return rate.sentences
+
     run(path, "input.0.limit=6")
     found = estimate_of(make_plan(config)).stages["segment"]
-    assert found.source == MACHINE and found.seconds
-    assert machine_rate(config, "segment").sentences == 50_000  # type: ignore[union-attr]
+    assert found.source == MACHINE and found.seconds and kept() == 50_000
     rates_module.keep_rate(config, "segment", 1000, 28_000, 20)  # little beside that
-    assert machine_rate(config, "segment").sentences == 50_000  # type: ignore[union-attr]
+    assert kept() == 50_000
     rates_module.keep_rate(config, "segment", 10_000, 280_000, 50)
-    assert machine_rate(config, "segment").sentences == 10_000  # type: ignore[union-attr]
+    assert kept() == 10_000
+    rates_module.keep_rate(config, "segment", 100, 2800, 1, asked=True)
+    assert kept() == 100
 
 
 def test_the_plan_measures_this_machine_when_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

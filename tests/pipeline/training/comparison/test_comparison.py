@@ -163,7 +163,9 @@ def test_steps_are_measured_again_when_what_they_follow_from_has_changed(trainin
         return found
 
     first = comparison(calibration_steps=3)
-    assert first.results.steps == {} and first._config("as-long", 4).train.steps == 1  # type: ignore[union-attr]
+    assert first.results.steps == {}
+    as_long = first._config("as-long", 4).train
+    assert first.results.steps == {"timed": 1} and as_long and as_long.steps == 1
     assert comparison(calibration_steps=3).results.steps == {"timed": 1}
     slower = [{"train": settings["train"] | {"micro_concepts": 8}}, {"clock": "cpu"}, {"minutes": 1e-4}, {}]
     assert [comparison(**one).results.steps for one in slower] == [{}] * 4
@@ -171,9 +173,7 @@ def test_steps_are_measured_again_when_what_they_follow_from_has_changed(trainin
     del found["timed"], found["seal"]
     results.write_text(json.dumps(found))
     assert comparison(calibration_steps=3).results.steps == {}  # of an earlier version
-    done = pipeline(
-        "compare-objectives", written(training_corpus, settings)
-    )  # the calibration is made again, with 2 steps
+    done = pipeline("compare-objectives", written(training_corpus, settings))  # calibrated again, with 2 steps
     assert done.returncode == 0, done.stderr
     assert json.loads(results.read_text())["timed"]["timed"]["calibration_steps"] == 2
     assert comparison().results.steps == {"timed": 1}
@@ -193,8 +193,9 @@ def test_steps_are_measured_again_when_what_they_follow_from_has_changed(trainin
     results.write_text(json.dumps(found))
     earlier = comparison(minutes=2.0)
     assert earlier.results.steps == {"timed": 1}
-    assert "as-long" not in (told := earlier.console.file.getvalue())  # type: ignore[attr-defined]
-    assert "timed: its number of steps, 1, was measured by an earlier version" in told
+    assert isinstance(earlier.console.file, io.StringIO)
+    told = earlier.console.file.getvalue()
+    assert "as-long" not in told and "timed: its number of steps, 1, was measured by an earlier version" in told
     shutil.rmtree(folder(training_corpus, "as-long-seed-4"))
     assert comparison(minutes=2.0).results.steps == {}
 

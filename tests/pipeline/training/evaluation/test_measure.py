@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.corpus.standalone import TextModels
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.measure import Judge, measure
+from pipeline.training.evaluation.text_codec import TextCodec
+from stages.autobleu.settings import AutobleuSettings
+from stages.encode.settings import EncodeSettings
+from stages.segment.settings import SegmentSettings
 
 
 def test_the_sentence_on_the_other_side_of_a_cut_is_a_neighbour() -> None:
@@ -25,7 +30,9 @@ def test_the_sentence_on_the_other_side_of_a_cut_is_a_neighbour() -> None:
         paragraphs=torch.zeros(14, dtype=torch.int32),
     )
     pool = torch.tensor([0, 2, 6, 7, 13])
-    judge = Judge(held, ("ca",), pool, None, language_model=None, informed=0, device="cpu")  # type: ignore[arg-type]
+    models = TextModels(segment=SegmentSettings(), encode=EncodeSettings(), decode=AutobleuSettings(), artifacts={})
+    words = TextCodec(models, "nowhere", "none", "cpu")  # loads nothing, as no text is made
+    judge = Judge(held, ("ca",), pool, words, language_model=None, informed=0, device="cpu")
     shares = []
     for place in held.judged.tolist():
         others = [other for other in pool.tolist() if abs(place - other) > 1 or {place, other} in ({2, 3}, {11, 12})]
