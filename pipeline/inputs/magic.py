@@ -43,7 +43,7 @@ def not_text(head: bytes) -> str | None:
 def looks_like(head: bytes, compression: str = "") -> str:
     """Return a hint that ends a message about an unreadable file; empty if its first bytes tell nothing.
 
-    `compression`: by its name; that it begins like that tells nothing.
+    `compression`: what the file's name states. A file that begins like it has the right name, so nothing is said.
     """
     name = not_text(head)
     if name and name == _COMPRESSIONS.get(compression):

@@ -92,8 +92,8 @@ def _files(store: Store, chunks: Iterable[ChunkState], progress: Callable[[int],
 
 
 def _left_receipts(store: Store, chunks: Collection[str]) -> Iterator[str]:
-    """Yield the receipts of chunks of which those of segmenting are gone: the next run, which makes the same sentences
-    again, would believe them.
+    """Yield what is left of the receipts of chunks whose receipts of segmenting are gone: the next run makes the same
+    sentences again, and would believe them.
     """
     folders = [*(f"receipts/{stage}" for stage in store.folders("receipts")), "chunks"] if chunks else []
     pieces = [f"{one[:2]}/{one}" for one in chunks] if len(chunks) < FEW else "0123456789abcdef"
