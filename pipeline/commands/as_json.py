@@ -323,7 +323,7 @@ def inspect(corpus: Corpus, options: InspectOptions) -> dict[str, Any]:
     quality = measure(corpus, most, condition)
     worst = SHOWN_WORST if options.worst is None else options.worst
     rows = worst_rows(corpus, worst, max_rows=most, where=condition) if worst and quality.everything.scored else []
-    bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else {}
+    bleu = corpus_bleu_of(corpus, compute_accounting(corpus.store, corpus.chunks)) if condition is None else {}
     found: dict[str, Any] = {"corpus": corpus.url, "where": condition.text if condition else None}
     found |= {"quantiles": QUANTILES}
     scores = measure_scores(corpus, most, condition)

@@ -110,6 +110,11 @@ class Corpus:
         touched = [self.chunks.by_id[chunk] for chunk in self.tombstones.by_chunk if chunk in self.chunks.by_id]
         return rows - sum(part.rows - self._rows(part) for number in touched for part in self.chunks[number].parts)
 
+    @property
+    def hides_documents(self) -> bool:
+        """Whether files and receipts still count purged documents, which readers leave out."""
+        return any(chunk in self.chunks.by_id for chunk in self.tombstones.by_chunk)
+
     @cached_property
     def catalogue(self) -> dict[str, Column]:
         """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
@@ -256,7 +261,7 @@ class Corpus:
         families = (*layout.ROW_FAMILIES, "documents")
         if family not in families:
             raise CorpusError(f"there is no family {family}; allowed: {', '.join(families)}")
-        if any(chunk in self.chunks.by_id for chunk in self.tombstones.by_chunk):
+        if self.hides_documents:
             raise CorpusError(
                 f"files of {self.url} still hold purged documents, which only readers such as `batches` leave out; "
                 "run the corpus.yaml of this corpus, and they are erased"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.base.formats import counted
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.counters import busy_seconds, by_detail
 from pipeline.corpus.fingerprint import difference, fingerprint
@@ -93,10 +94,15 @@ def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
 
 
 def _of_data(last: Earlier, chunk: Chunk) -> list[str]:
+    limited = "" if last.take == chunk.take else f"limit: {_taken(last.take)} → {_taken(chunk.take)}"
     if chunk.format == PACKED and last.stamp != chunk.stamp:
-        return [f"{chunk.path}: files were added, changed or removed"]
-    old, new = {"stamp": last.stamp, "take": last.take}, {"stamp": chunk.stamp, "take": chunk.take}
-    return difference(old, new, chunk.path)
+        return [f"{chunk.path}: {limited or 'files were added, changed or removed'}"]
+    changed = [f"{chunk.path} has changed"] if last.stamp != chunk.stamp else []
+    return changed + ([f"{chunk.path}: {limited}"] if limited else [])
+
+
+def _taken(records: int | None) -> str:
+    return "all records" if records is None else counted(records, "record")
 
 
 def stage_reasons(state: States, work: StageWork) -> None:

@@ -1,17 +1,19 @@
 """Says what enters and leaves a corpus when a configuration is run: no documents disappear silently.
 
 Readers see the documents of the newest run's inputs. What leaves is reported by file, because a chunk's range may
-change while its documents stay: a file that the inputs do not name any more, or that lies beyond `limit`. Documents
-that leave stay on disk, unseen, until `pipeline gc --delete`; naming their input again brings them back at once. Cost:
-reading the newest run's list of chunks, the receipts of what leaves, and the list of documents where files share a
-chunk or a limit ends in one.
+change while its documents stay: a file that the inputs do not name any more, that lies beyond `limit`, or that holds
+fewer records than documents were kept of it. Documents that leave stay on disk, unseen, until `pipeline gc --delete`;
+naming their input again brings them back at once. Cost: reading the newest run's list of chunks, the receipts of what
+leaves, the list of documents where files share a chunk or a limit ends in one, and files that have become smaller.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +30,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
 from pipeline.corpus.view import View
-from pipeline.inputs import ChunkTable
+from pipeline.inputs import ChunkTable, count_documents
 from pipeline.inputs.chunk import PACKED
 from pipeline.inputs.packing import files_of
 from pipeline.storage import layout
@@ -36,6 +38,7 @@ from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 
 SHOWN_FILES = 3
+COUNTED = 1 << 30  # bytes of files that have become smaller, whose records are counted; those of more are estimated
 DOCUMENTS = pa.schema([("source", pa.string()), ("subdocument", pa.int32()), ("rows", pa.int64())])
 Mask = npt.NDArray[np.bool_]
 
@@ -44,6 +47,7 @@ Mask = npt.NDArray[np.bool_]
 class Leaving:
     """Files of an input that leave, with their documents and rows. `whole`: the input leaves completely. `about`: the
     numbers are estimates, because a limit cuts records of which some were set aside, or a file of documents is damaged.
+    `fewer`: the files stay, with fewer records than documents were kept of them, so that at least so many leave.
     """
 
     input: str
@@ -53,6 +57,7 @@ class Leaving:
     rows: int
     renamed: str = ""  # an input that reads the same files under this name
     about: bool = False
+    fewer: bool = False
 
     def __str__(self) -> str:
         rest = len(self.files) - SHOWN_FILES
@@ -61,7 +66,8 @@ class Leaving:
         hint = f"; input {self.renamed} reads the same files: give it `name: {self.input}` to keep them"
         of_what = f" ({counted(len(self.files), 'file')}: {named})" if self.whole and self.files else ""
         return (
-            f"{what}{of_what}, {'about ' if self.about else ''}{counted(self.documents, 'document')}, "
+            f"{what}{of_what}{' with fewer records than before' if self.fewer else ''}, "
+            f"{'about ' if self.about else ''}{counted(self.documents, 'document')}, "
             f"{counted(self.rows, 'row')}"
             f"{hint if self.renamed else ''}"
         )
@@ -144,7 +150,8 @@ def view_change(store: Store, view: View) -> ViewChange | None:
         return None
     before, after = old.listed.chunks, view.listed.chunks
     names = (visible(old.name), visible(view.name)) if old.name != view.name else None
-    if before.table.select(["id", "url", "take"]).equals(after.table.select(["id", "url", "take"])):
+    compared = ["id", "url", "take", "stamp", "bytes"]
+    if before.table.select(compared).equals(after.table.select(compared)):
         return ViewChange(store.url, (), (), names, old.fits)
     files_before, files_after = _Files.of(before), _Files.of(after)
     gone, new = files_before.not_in(files_after), files_after.not_in(files_before)
@@ -154,6 +161,7 @@ def view_change(store: Store, view: View) -> ViewChange | None:
             same = pc.equal(files_before.keys, key).to_numpy(zero_copy_only=False)
             gone |= same & (before.table["start"].to_numpy()[files_before.rows] > last.start)
     leaving = _leaving(store, old, files_before, gone, after, new, files_after)
+    leaving += _of_smaller_files(store, old, files_before, after, files_after)
     entering = tuple(_entering(before, after, files_after, new))
     return ViewChange(store.url, tuple(leaving), entering, names, old.fits)
 
@@ -169,10 +177,11 @@ def show_change(console: Console, change: ViewChange | None) -> None:
 
 @dataclass(frozen=True)
 class _Files:
-    """The files of chunks. `keys`: input and path of each; `rows`: the chunks that read them."""
+    """The files of chunks. `keys`: input and path of each; `rows`: the chunks that read them, and so many `bytes`."""
 
     keys: pa.Array
     rows: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, chunks: ChunkTable) -> _Files:
@@ -182,14 +191,21 @@ class _Files:
         keys = pc.binary_join_element_wise(*texts, "\0")
         packed = pc.equal(table["format"].combine_chunks().dictionary_decode(), PACKED).to_numpy(zero_copy_only=False)
         alone = np.flatnonzero(~packed)
-        more, rows = list[str](), list[int]()
+        more, rows, sizes = list[str](), list[int](), list[int]()
         for row in np.flatnonzero(packed).tolist():
             chunk = chunks[row]
             for file in files_of(chunk):
                 more.append(f"{chunk.input}\0{file.path}")
                 rows.append(row)
+                sizes.append(file.bytes)
         every = pa.concat_arrays([keys.take(pa.array(alone)), pa.array(more, pa.string())])
-        return cls(every, np.concatenate([alone, np.asarray(rows, np.int64)]).astype(np.int64))
+        stored = np.concatenate([chunks.table["bytes"].to_numpy()[alone], np.asarray(sizes, np.int64)])
+        return cls(every, np.concatenate([alone, np.asarray(rows, np.int64)]).astype(np.int64), stored)
+
+    def sizes(self) -> pa.Table:
+        """Return `key` and `bytes` of each file, all its chunks together."""
+        table = pa.table({"key": self.keys, "bytes": self.bytes}).group_by("key").aggregate([("bytes", "sum")])
+        return table.rename_columns(["key", "bytes"])
 
     def not_in(self, others: _Files) -> Mask:
         """Return which of the files are not among the others."""
@@ -251,6 +267,69 @@ def _leaving(
         )
     _add_of_limits(store, old, after, found)
     return list(found.values())
+
+
+def _of_smaller_files(
+    store: Store, old: View, files: _Files, after: ChunkTable, files_after: _Files
+) -> Iterable[Leaving]:
+    """Return the files of each input that have fewer records than documents were kept of them.
+
+    Only files that store fewer bytes than before are read. Those of inputs with a limit are not: how many of their
+    records are taken depends on the other files.
+    """
+    both = files.sizes().join(files_after.sizes(), "key", join_type="inner", right_suffix="_now")
+    smaller = both.filter(pc.less(both["bytes_now"], both["bytes"])).sort_by("key")
+    limited = {chunks[row].input for chunks in (old.listed.chunks, after) for row in _cut(chunks)}
+    found = dict[str, Leaving]()
+    of_chunk = functools.cache(partial(_kept_of_chunk, store, old, files))
+    read = 0
+    for key, before, now in zip(*(smaller[name].to_pylist() for name in ("key", "bytes", "bytes_now")), strict=True):
+        name, _, path = key.partition("\0")
+        mine = files_after.rows[pc.equal(files_after.keys, key).to_numpy(zero_copy_only=False)]
+        parts = [file for row in mine.tolist() for file in files_of(after[row]) if file.path == path]
+        if name in limited or parts[0].format == "text":  # a text file is one document, however short
+            continue
+        documents, rows = _kept(files, key, of_chunk)
+        read += now
+        about = read > COUNTED
+        records = math.ceil(documents * now / before) if about else sum(count_documents(one).documents for one in parts)
+        if records < documents:
+            left = documents - records
+            one = found.get(name, Leaving(visible(name), False, (), 0, 0, fewer=True))
+            found[name] = replace(
+                one,
+                files=(*one.files, visible(path)),
+                documents=one.documents + left,
+                rows=one.rows + math.ceil(rows * left / documents),
+                about=one.about or about,
+            )
+    return found.values()
+
+
+def _kept(files: _Files, key: str, of_chunk: Callable[[int], pa.Table | tuple[float, float]]) -> tuple[int, int]:
+    """Return how many documents of a file were kept, and their rows."""
+    documents = rows = 0.0
+    for place in np.flatnonzero(pc.equal(files.keys, key).to_numpy(zero_copy_only=False)).tolist():
+        row = int(files.rows[place])
+        there = of_chunk(row)
+        if isinstance(there, tuple):
+            share = files.bytes[place] / max(1, files.bytes[files.rows == row].sum())
+            documents, rows = documents + share * there[0], rows + share * there[1]
+            continue
+        mine = there.filter(pc.equal(there["source"], key.replace("\0", ":", 1)))
+        documents += pc.equal(mine["subdocument"], 0).to_numpy().sum()
+        rows += pc.sum(mine["rows"]).as_py() or 0
+    return int(documents), int(rows)
+
+
+def _kept_of_chunk(store: Store, old: View, files: _Files, row: int) -> pa.Table | tuple[float, float]:
+    """Return the documents of a chunk of several files, or how many documents and rows another chunk has."""
+    alone = replace(old, chunks=old.listed.take(pa.array([row])))
+    there = _documents(store, alone) if (files.rows == row).sum() > 1 else None
+    if there is not None:
+        return there
+    total = read_state(store, alone).total
+    return total.get(f"{CHUNK}/kept", 0.0), total.get(f"{CHUNK}/sentences", 0.0)
 
 
 def _documents(store: Store, view: View) -> pa.Table | None:

@@ -68,9 +68,12 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
     if not found:
         return
     # corpus BLEU adds up statistics of all rows, so there is none for a selection
-    bleu = corpus_bleu_of(compute_accounting(corpus.store, corpus.chunks)) if condition is None else None
+    bleu = corpus_bleu_of(corpus, compute_accounting(corpus.store, corpus.chunks)) if condition is None else None
     show_quality(console, quality, bleu)
     show_scores(console, measure_scores(corpus, max_rows, condition))
+    if corpus.hides_documents and bleu is not None:
+        what = "documents were purged, which corpus BLEU would count until they are taken out: pipeline run does it"
+        console.print(what, style="yellow", markup=False, soft_wrap=True)
     for one in language_differences(corpus, max_rows) if condition is None else ():
         if one.is_much:
             console.print(f"{plain(one.said(), 300)}: see lang_differs", style="yellow", markup=False, soft_wrap=True)

@@ -147,8 +147,13 @@ def measure_scores(corpus: Corpus, max_rows: int, where: Condition | None = None
     ]
 
 
-def corpus_bleu_of(accounting: Accounting) -> dict[str, float]:
-    """Return corpus BLEU by language over every scored sentence, from the statistics in the receipts."""
+def corpus_bleu_of(corpus: Corpus, accounting: Accounting) -> dict[str, float]:
+    """Return corpus BLEU by language over every scored sentence, from the statistics in the receipts.
+
+    Nothing while these count purged documents, too.
+    """
+    if corpus.hides_documents:
+        return {}
     counts = accounting.counts.get("autobleu", {})
     langs = sorted({key.split(".")[1] for key in counts if key.startswith("bleu.")})
     return {lang: corpus_bleu([counts[f"bleu.{lang}.{k}"] for k in range(STATISTICS)]) for lang in langs}

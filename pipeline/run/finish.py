@@ -131,7 +131,7 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
     if "autobleu" in corpus.columns:
         with announced(console, "measuring quality by language"):
             quality, scores = measure(corpus, SHOWN_ROWS), measure_scores(corpus, SHOWN_ROWS)
-        show_quality(console, quality, corpus_bleu_of(accounting), lengths=False)
+        show_quality(console, quality, corpus_bleu_of(corpus, accounting), lengths=False)
         show_scores(console, scores)
         if worst and quality.everything.scored:
             rows = worst_rows(corpus, worst, max_rows=SHOWN_ROWS)

@@ -51,6 +51,7 @@ class Gathered:
     noise_levels: list[float]
     configuration: str  # corpus.yaml of the newest run
     run: str  # its folder
+    hides_documents: bool  # the accounting counts purged documents, which rows are without
 
 
 def gather(corpus: Corpus, max_rows: int) -> Gathered:
@@ -64,13 +65,14 @@ def gather(corpus: Corpus, max_rows: int) -> Gathered:
         accounting=accounting,
         rows=read_rows(corpus, max_rows),
         curation=measure_curation(corpus, max_rows),
-        bleu=corpus_bleu_of(accounting),
+        bleu=corpus_bleu_of(corpus, accounting),
         quarantine=quarantined_records(corpus, dict(accounting.quarantined.most_common()), QUARANTINED),
         work=_work(corpus.chunks.total),
         recipes=[*corpus.view.segment.values(), *stages.values()],
         noise_levels=[float(level) for level in fragility.get("noise_levels", [])],
         configuration=configuration,
         run=run,
+        hides_documents=corpus.hides_documents,
     )
 
 

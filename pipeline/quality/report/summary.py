@@ -95,6 +95,11 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         )
         notes = [Note(f"The accounting does not balance: {what}.", "bad")]
     notes.append(_complete(found))
+    if found.hides_documents:
+        what = "Documents were purged since the last run. The accounting and what follows from it still count them"
+        notes.append(
+            Note(f"{what}; languages, scores and examples are without them. pipeline run takes them out.", "look")
+        )
     if rows.read < rows.total:
         of = f"the first {number(rows.read)} of {number(rows.total)} sentences"
         notes.append(

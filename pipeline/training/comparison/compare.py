@@ -43,7 +43,7 @@ from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate, metrics_of
 from pipeline.training.evaluation.held_out import HeldOut, fitting
-from pipeline.training.evaluation.measure import DECODED, LIKELIHOOD
+from pipeline.training.evaluation.measure import BY_NEIGHBOURS, DECODED, LIKELIHOOD
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
@@ -60,7 +60,6 @@ from stages.lcm.sonar_llm import SonarLlm
 RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"
 DIVERSITY_DOCUMENTS = 16  # a mini-batch of the split, by which gradient diversity is measured
 POOL_SEED = 0
-BY_NEIGHBOURS = frozenset(("ca", "ca_cosine", "top1"))
 
 
 def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:

@@ -32,6 +32,7 @@ from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_TEXT, LA
 from pipeline.training.data.index import Index, is_present, make_index, read_index
 from pipeline.training.evaluation.held_out import HeldOut, fitting
 from pipeline.training.evaluation.measure import (
+    BY_NEIGHBOURS,
     DECODED,
     LIKELIHOOD,
     METRICS,
@@ -91,6 +92,8 @@ class _EvaluatedModel(BaseModel):
 class _Evaluated(BaseModel):
     """The part of a table beside a model that is read again. `sentences_asked`: 0 in tables of earlier versions."""
 
+    said: str = ""
+    sentences: int = 0
     sentences_asked: int = 0
     models: dict[str, _EvaluatedModel]
 
@@ -205,8 +208,12 @@ def evaluate(
         url, folder = place.rstrip("/").rsplit("/", 1)
         for ending, data in files.items():
             path = f"{folder}/evaluation/{options.split}{ending}"
+            before = _larger(Store(url), path, about["sentences"]) if ending == ".json" else ""
             Store(url).write(path, data)
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
+            if before:
+                what = f"it was of {before}, and an export of the model shows the present figures"
+                console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return rows
 
 
@@ -301,6 +308,15 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     )
 
 
+def _larger(store: Store, path: str, sentences: int) -> str:
+    """Return of what the table at `path` is, if it is of more sentences than these; otherwise nothing."""
+    try:
+        table = read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
+    except DamagedError:
+        return ""
+    return table.said if table and table.sentences > sentences else ""
+
+
 def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
     """Whether the table at `path` has the figures of a finished model that its settings ask for."""
     if not store.exists(path):
@@ -376,10 +392,10 @@ def _scaler(corpus: Corpus) -> RobustScaler | None:
 
 def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
     documents, sentences = len(set(held.ids)), len(held.judged)
-    said = (
-        f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
-        f"{options.split}; contrastive accuracy against {number(len(judge.pool))} sentences"
-    )
+    said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
+    said += options.split
+    if BY_NEIGHBOURS & set(judge.wanted):
+        said += f"; contrastive accuracy against {number(len(judge.pool))} sentences"
     by = {"by": options.by} if options.by else {}
     return {
         "said": said,

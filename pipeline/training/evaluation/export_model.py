@@ -140,21 +140,22 @@ def _in_half(data: bytes, place: str) -> bytes:
 class _EvaluatedFigures(BaseModel):
     """What is shown of a table of `pipeline evaluate`."""
 
-    models: dict[str, dict[str, Any]]
+    said: str = ""
+    models: dict[str, dict[str, Any]] = {}
 
 
-def _evaluation(store: Store, run: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return name → figures of the evaluation on the test split beside a model, if there is one that can be read."""
+def _evaluation(store: Store, run: str) -> _EvaluatedFigures:
+    """Return the evaluation on the test split beside a model, if there is one that can be read."""
     path = f"{run}/{EVALUATION}/test.json"
     if not store.exists(path):
-        return {}
+        return _EvaluatedFigures()
     try:
-        return read_json(store, path, _EvaluatedFigures, "it is made again").models
+        return read_json(store, path, _EvaluatedFigures, "it is made again")
     except DamagedError:
-        return {}
+        return _EvaluatedFigures()
 
 
-def _readme(record: StandaloneRecord, about: ModelHeader, figures: Mapping[str, Mapping[str, Any]]) -> str:
+def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFigures) -> str:
     """Return the description of a model for people, in Markdown."""
     encoder, text, card = load_card(record.text.encode.model), record.text, about.card
     shape = {key: value for key, value in card.recorded().items() if key in _SHAPE and value is not None}
@@ -184,13 +185,13 @@ def _objective(objective: str) -> str:
     return "" if objective == "mse" else f" (objective {objective})"
 
 
-def _figures(models: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _figures(evaluated: _EvaluatedFigures) -> list[str]:
     """Return the lines of a table of figures."""
-    rows = {name: row.get("metrics", {}) for name, row in models.items()}
+    rows = {name: row.get("metrics", {}) for name, row in evaluated.models.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     if not names:
         return []
-    lines = ["", "Evaluation on held-out documents (`pipeline evaluate`):", ""]
+    lines = ["", f"Evaluation on held-out documents (`pipeline evaluate`): {evaluated.said}", ""]
     lines += [f"| | {' | '.join(TITLES.get(one, one) for one in names)} |", f"|---|{'---:|' * len(names)}"]
     return lines + [f"| {name} | {' | '.join(_cell(row.get(one)) for one in names)} |" for name, row in rows.items()]
 

@@ -34,6 +34,7 @@ from stages.sonar.tokenizer import SonarTokenizer
 METRICS = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1", "mi", "nll", "bpc", "rouge_l")
 LIKELIHOOD = frozenset(("nll", "bpc"))  # those that need the decoder's likelihood of the true sentence
 NORMALISED = frozenset(("ca_cosine", "top1"))  # those that need the scaler
+BY_NEIGHBOURS = frozenset(("ca", "ca_cosine", "top1"))  # those that compare with other sentences
 DECODED = frozenset(("l2_r", "mi", "rouge_l"))  # those that need the text of what is predicted
 
 

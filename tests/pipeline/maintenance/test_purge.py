@@ -227,13 +227,18 @@ def test_quarantine_and_later_arrivals(make_config: MakeConfig, tmp_path: Path) 
 
 
 def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
-    path, out = make_config(autobleu=None), tmp_path / "out"
+    path, out = make_config(), tmp_path / "out"
     run(path)
+    before = json.loads(pipeline("inspect", out, "--json").stdout)["corpus_bleu"]
     pq.write_table(pa.table({"doc_id": [sample_documents("libreoffice-deu", 1)[0]["id"]]}), tmp_path / "ids.parquet")
     done = pipeline("purge", path, "--ids", tmp_path / "ids.parquet")
     assert done.returncode == 0 and "1 id: 1 document" in done.stdout and "Now run: pipeline run" in done.stdout, done
     waiting = "1 purged id to take out of 1 chunk; no reader shows them: pipeline run does it"
     assert waiting in pipeline("status", out).stdout
+    assert json.loads(pipeline("inspect", out, "--json").stdout)["corpus_bleu"] == {}  # it would be of all documents
+    assert "documents were purged, which corpus BLEU would count" in said(pipeline("inspect", out))
+    assert pipeline("report", out).returncode == 0
+    assert "Documents were purged since the last run" in (out / "report/index.html").read_text()
     assert re.search(r"segment +documents were purged \(1 chunk\)", pipeline("plan", path).stdout)
     for file, words in (("missing.txt", "there is no such file"), ("empty.txt", "lists no id")):
         (tmp_path / "empty.txt").write_text("\n\n")
@@ -241,6 +246,8 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
         assert wrong.returncode == 2 and words in wrong.stderr, wrong
     run(path)
     assert "purged id" not in pipeline("status", out).stdout
+    after = json.loads(pipeline("inspect", out, "--json").stdout)["corpus_bleu"]
+    assert after and after != before
 
 
 class _Full(io.StringIO):

@@ -60,6 +60,29 @@ def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeCon
     assert Corpus(str(tmp_path / "out")).rows == rows
 
 
+@pytest.mark.parametrize("files", [1, 3])
+def test_a_file_that_is_cut_off_needs_consent(tmp_path: Path, files: int) -> None:
+    """A file that was copied by half has fewer records under its old name."""
+    path = tmp_path / "in/b.jsonl"
+    for name in "bac"[:files]:
+        some = [{"id": f"{name}{number}", "text": f"Text {number}. And more."} for number in range(9)]
+        write_jsonl(tmp_path / f"in/{name}.jsonl", some)
+    lines = path.read_bytes().splitlines(keepends=True)
+    one = {"path": "in/*.jsonl", "id": "id", "lang": "eng_Latn"}
+    config = write_config(tmp_path, input=[one], encode=None, autobleu=None, chunk_bytes=1 << 20)
+    assert pipeline("run", config).returncode == 0
+    path.write_bytes(b"".join(lines[:3]) + b'{"id": "b3", "te')
+    planned = pipeline("plan", config)
+    assert "b.jsonl with fewer records than before, 5 documents, " in planned.stdout, said(planned)
+    refused = pipeline("run", config)
+    assert refused.returncode == 2 and "5 documents (" in refused.stderr, said(refused)
+    path.write_bytes(b"".join(lines).replace(b"And more.", b"More."))  # shorter, with all of its records
+    assert not change_of(config).needs_consent
+    path.write_bytes(b"".join(lines[:3]))
+    assert pipeline("run", config, "--accept-removal").returncode == 0
+    assert Corpus(str(tmp_path / "out")).rows == 2 * (9 * files - 6)
+
+
 def test_documents_of_files_that_share_a_chunk_are_counted(tmp_path: Path) -> None:
     """Not estimated by the number of files: a user agrees to what leaves."""
     long = " ".join(f"Sentence number {number} is here." for number in range(90))

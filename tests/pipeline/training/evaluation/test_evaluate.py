@@ -41,7 +41,7 @@ from stages.sonar.ids import END
 from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +204,20 @@ def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
     rows = run(corpus, sentences=20, split="validation", metrics="l2,ca")
     assert list(rows)[:2] == ["base", "two-tower"]  # all that the corpus has
     for name in ("base", "two-tower"):
-        said = json.loads(corpus.store.read(f"train/{name}/evaluation/validation.json"))
-        assert said["split"] == "validation" and said["models"]["base"]["steps"] == 7
-        assert said["models"]["two-tower"]["sampling"]["guidance"] == 3.0
-        assert said["models"]["two-tower"]["metrics"]["ca"]["mean"] == rows["two-tower"].figures["ca"].mean
+        found = json.loads(corpus.store.read(f"train/{name}/evaluation/validation.json"))
+        assert found["split"] == "validation" and found["models"]["base"]["steps"] == 7
+        assert found["models"]["two-tower"]["sampling"]["guidance"] == 3.0
+        assert found["models"]["two-tower"]["metrics"]["ca"]["mean"] == rows["two-tower"].figures["ca"].mean
         lines = list(csv.reader(io.StringIO(corpus.store.read(f"train/{name}/evaluation/validation.csv").decode())))
         assert lines[0] == ["model", "steps", "l2", "l2_error", "ca", "ca_error"] and len(lines) == 6
+
+
+def test_a_table_of_fewer_sentences_says_what_it_takes_the_place_of(corpus: Corpus) -> None:
+    for sentences, metrics in ((20, "l2,ca"), (2, "l2"), (20, "l2")):
+        done = pipeline("evaluate", corpus.url, "--split", "validation", "--sentences", sentences, "--metrics", metrics)
+        assert done.returncode == 0, said(done)
+        assert ("it was of " in done.stdout) == (sentences == 2), done.stdout
+        assert ("contrastive accuracy against" in done.stdout.partition("it was of ")[0]) == ("ca" in metrics)
 
 
 def test_figures_of_each_language_are_those_of_its_documents(corpus: Corpus, index: Index) -> None:
