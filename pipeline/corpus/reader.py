@@ -16,7 +16,7 @@ corpus.nearest("The market opens at seven.", k=5, lang="eng_Latn")
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from pipeline.corpus.counters import by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.nearest import Metric, Query, find_nearest
 from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, kept_names, no_column
+from pipeline.corpus.receipts import DataFile
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, States, View, read_state
@@ -274,6 +275,11 @@ class Corpus:
                 raise CorpusError(f"part {part} of {self.url} has no file of {family}: its stage has not run there")
             found.append(f"{self.url.rstrip('/')}/{paths[0]}")
         return found
+
+    def files_of(self, parts: Iterable[str], families: Sequence[str]) -> list[DataFile]:
+        """Return what receipts say of the files of some parts, of some families."""
+        receipts = (receipt for part in parts for receipt in self.state_of(part).receipts.values())
+        return [file for receipt in receipts for file in receipt.files if file.family in families]
 
     def place(self, row: int) -> tuple[str, int]:
         """Return part, and row in it, of a row of the whole corpus; negative numbers count from the end."""

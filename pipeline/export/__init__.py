@@ -24,6 +24,7 @@ from pipeline.console.progress import RowProgress
 from pipeline.corpus.exports import record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.receipts import UNCOMPARED, are_whole
 from pipeline.corpus.runs import newest_config
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
@@ -37,6 +38,7 @@ from pipeline.export.webdataset import SHARD_MB, write_webdataset
 from pipeline.export.wide import ROW_GROUP_ROWS, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
+from pipeline.storage import layout
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.remote import is_remote
 
@@ -118,7 +120,7 @@ def export_corpus(
             return
     target = ExportTarget(options.to, corpus.url)
     purged = tombstone_paths(corpus.store)
-    _whole(corpus)
+    _whole(console, corpus)
     with RowProgress(console, corpus.rows) as progress:
         counts = selection.count(progress)
     show_selection(console, selection, counts)
@@ -183,7 +185,8 @@ def _only(format: str, option: str, value: object, formats: Sequence[str]) -> No
         )
 
 
-def _whole(corpus: Corpus) -> None:
+def _whole(console: Console, corpus: Corpus) -> None:
+    """Raise `CorpusError` for a corpus that is unfinished or damaged."""
     waiting = unfinished(corpus)
     if waiting:
         raise CorpusError(
@@ -191,6 +194,8 @@ def _whole(corpus: Corpus) -> None:
         )
     if "embedding" not in corpus.catalogue:
         raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}")
+    if not are_whole(corpus.store, corpus.files_of(corpus.parts, (*layout.ROW_FAMILIES, "documents"))):
+        console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _balance(counts: Counts, written: Written) -> None:

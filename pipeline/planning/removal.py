@@ -29,6 +29,7 @@ from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
+from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View
 from pipeline.inputs import ChunkTable, count_documents
 from pipeline.inputs.chunk import PACKED
@@ -328,8 +329,8 @@ def _kept_of_chunk(store: Store, old: View, files: _Files, row: int) -> pa.Table
     there = _documents(store, alone) if (files.rows == row).sum() > 1 else None
     if there is not None:
         return there
-    total = read_state(store, alone).total
-    return total.get(f"{CHUNK}/kept", 0.0), total.get(f"{CHUNK}/sentences", 0.0)
+    total, purged = read_state(store, alone).total, read_tombstones(store, waiting=True).of(alone.listed.chunks[0].id)
+    return total.get(f"{CHUNK}/kept", 0.0) - len(purged), total.get(f"{CHUNK}/sentences", 0.0)
 
 
 def _documents(store: Store, view: View) -> pa.Table | None:

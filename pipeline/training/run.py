@@ -23,6 +23,7 @@ from pipeline.coordination.lock import locked
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.receipts import UNCOMPARED
 from pipeline.corpus.tombstones import purged_from
 from pipeline.planning.section_checks import tracker_problems
 from pipeline.select.command import unfinished
@@ -188,10 +189,7 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
     for url, one in zip(places_of_indexes(pinned, settings), pinned.indexes, strict=True):
         there = Corpus(url) if url else corpus
         if not check_content(there, read_index(there, one.digest), families):
-            console.print(
-                f"files of {there.url} are not compared with their receipts first: pipeline verify does that",
-                style="dim", markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+            console.print(UNCOMPARED.format(there.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_trackers(config: RunConfig, settings: TrainSettings) -> None:

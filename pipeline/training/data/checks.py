@@ -11,17 +11,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.parallel import in_parallel, prefetch
-from pipeline.corpus.fingerprint import content_digest
+from pipeline.base.parallel import in_parallel
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.receipts import DataFile
+from pipeline.corpus.receipts import are_whole
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, TrainingSource
 
 Weights = Literal["none", "fragility"]
-CHECKED_BYTES = 1 << 30  # of embeddings: two cores hash as many bytes in 0.9 s, from the page cache
 COMPARED_DOCUMENTS = 5_000_000  # of a mix: 8 bytes of each are read
 
 
@@ -118,7 +116,7 @@ def check_files(index: Index, families: Sequence[str]) -> None:
 
 
 def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:
-    """Compare the files that the index names with their receipts, if all their embeddings are at most `CHECKED_BYTES`.
+    """Compare the files that the index names with their receipts, unless they are too large.
 
     Args:
         corpus: the corpus of the index.
@@ -131,28 +129,10 @@ def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool
     Raises:
         CorpusError: if a file is not what its receipt says.
     """
-    if pc.sum(index.parts["rows"]).as_py() * index.dim * 2 > CHECKED_BYTES:
-        return False
     named = {path for family in families for path in index.parts[family].to_pylist()}
     present = set(corpus.parts)
-    receipts = (
-        receipt
-        for part in index.parts["part"].to_pylist()
-        if part in present
-        for receipt in corpus.state_of(part).receipts.values()
-    )
-    files = (file for receipt in receipts for file in receipt.files if file.path in named)
-
-    def is_whole(file: DataFile) -> bool:
-        return corpus.store.exists(file.path) and content_digest(corpus.store.read(file.path)) == file.digest
-
-    for file, whole in prefetch(lambda one: (one, is_whole(one)), files):
-        if not whole:
-            raise CorpusError(
-                f"{corpus.url}/{file.path} is not what its receipt says: it was changed, damaged or deleted; pipeline "
-                f"verify {corpus.url} --repair deletes what is wrong, and the next run makes it again"
-            )
-    return True
+    files = corpus.files_of([part for part in index.parts["part"].to_pylist() if part in present], families)
+    return are_whole(corpus.store, [file for file in files if file.path in named])
 
 
 def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:

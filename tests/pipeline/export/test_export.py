@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +180,18 @@ def test_a_corpus_that_is_not_finished_is_not_exported(tmp_path: Path) -> None:
     next((url / "chunks").rglob("*.json")).unlink()
     with pytest.raises(CorpusError, match="no finished part yet"):
         export(Corpus(str(url)), "lcm", tmp_path / "to")
+
+
+@pytest.mark.parametrize("family", ["embeddings", "sentences"])
+def test_files_that_are_not_what_receipts_say_are_not_exported(finished: Path, tmp_path: Path, family: str) -> None:
+    """An embedding that was overwritten by NaN, say, would be there in silence."""
+    shutil.copytree(finished, tmp_path / "out")
+    path = sorted((tmp_path / "out" / family).iterdir())[0]
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(0, table.schema[0], table.column(0).take(pa.array(range(len(table))[::-1]))), path)
+    with pytest.raises(CorpusError, match=f"{path.name} is not what its receipt says"):
+        export(Corpus(str(tmp_path / "out")), "parquet", tmp_path / "to", SelectOptions())
+    assert not (tmp_path / "to").exists()
 
 
 def test_an_export_that_is_stopped_is_not_taken_for_a_whole_one(corpus: Corpus, tmp_path: Path) -> None:

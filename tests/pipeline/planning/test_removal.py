@@ -78,6 +78,10 @@ def test_a_file_that_is_cut_off_needs_consent(tmp_path: Path, files: int) -> Non
     assert refused.returncode == 2 and "5 documents (" in refused.stderr, said(refused)
     path.write_bytes(b"".join(lines).replace(b"And more.", b"More."))  # shorter, with all of its records
     assert not change_of(config).needs_consent
+    (tmp_path / "ids.txt").write_text("b8\n")
+    assert pipeline("purge", config, "--ids", tmp_path / "ids.txt").returncode == 0
+    path.write_bytes(b"".join(lines[:8]))  # without what was purged
+    assert not change_of(config).needs_consent
     path.write_bytes(b"".join(lines[:3]))
     assert pipeline("run", config, "--accept-removal").returncode == 0
     assert Corpus(str(tmp_path / "out")).rows == 2 * (9 * files - 6)
