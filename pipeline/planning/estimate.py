@@ -236,7 +236,13 @@ def _stored_bytes(plan: Plan) -> float:
 def kept_estimate(plan: Plan) -> bytes:
     """Return an estimate to store in the folder of a new run, with what the corpus held at that time."""
     before = _amounts(getattr(plan.chunks, "total", {}), plan.work)
-    return json.dumps(asdict(estimate_of(plan)) | {"before": before}, indent=1).encode()
+    value = asdict(estimate_of(plan)) | {"before": before, "again": is_made_again(plan)}
+    return json.dumps(value, indent=1).encode()
+
+
+def is_made_again(plan: Plan) -> bool:
+    """Return whether some chunks were segmented before: documents of theirs that come out the same are not computed."""
+    return SEGMENT in plan.work and bool(set(+plan.work[SEGMENT].reasons) - {NEW})
 
 
 def _amounts(total: Counters, stages: Iterable[str]) -> dict[str, float]:
@@ -262,8 +268,10 @@ def compared(kept: bytes, total: Counters) -> str | None:
     expected = value["sentences"]
     if expected < 1 or came["sentences"] < 1:
         return None
+    what = "sentence" if value.get("again") else "new sentence"
+    copied = " with those that were copied" if value.get("again") else ""
     found = (
-        f"estimate: {counted(came['sentences'], 'new sentence')}, {number(expected)} ± {value['error']:.0%} were "
+        f"estimate: {counted(came['sentences'], what)}{copied}, {number(expected)} ± {value['error']:.0%} were "
         f"expected (actual/estimated {came['sentences'] / expected:.2f})"
     )
     more = [f"tokens {came['tokens'] / value['tokens']:.2f}"] if value.get("tokens") and came.get("tokens") else []

@@ -9,11 +9,16 @@ from rich.table import Table
 from pipeline.base.formats import counted, duration, number, size
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import ONLY_FITS
-from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of
+from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of, is_made_again
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
 from pipeline.planning.workload import worked_on
 from stages.sonar.card import meant_by
+
+COPIES = (
+    "Some chunks were segmented before: documents that come out the same are copied, not computed again, so that the "
+    "stages after segment may take far less."
+)
 
 
 def show_plan(console: Console, plan: Plan) -> None:
@@ -34,6 +39,8 @@ def show_plan(console: Console, plan: Plan) -> None:
     if estimate:
         if text := _estimated(estimate):
             console.print(text, highlight=False, soft_wrap=True)
+        if is_made_again(plan):
+            console.print(COPIES, highlight=False, soft_wrap=True)
         for text in estimate.warnings:
             console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
     reasons = Table(box=None, show_header=False, padding=(0, 2, 0, 0), title="\nWhy", title_justify="left")

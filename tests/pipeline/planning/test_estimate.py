@@ -133,8 +133,22 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     expected = re.search(r"Remaining: about (\d+) sentences of [\d ]+ tokens \(± 15%, by sentence-final", changed)
     assert "Rates: segment, encode measured in this corpus." in changed  # speeds of the older settings serve
     shown = run(path, "segment.max_chars=40")
-    told = re.search(r"estimate: (\d+) new sentences, (\d+) ± 15% were expected", shown)
+    told = re.search(r"estimate: (\d+) sentences with those that were copied, (\d+) ± 15% were expected", shown)
     assert expected and told and 0.75 < int(told[2]) / Corpus(str(tmp_path / "out")).rows < 1.33, (changed, shown)
+
+
+def test_rows_that_are_copied_are_not_taken_for_work(tmp_path: Path) -> None:
+    """One record more in a file costs the sentences of that record."""
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 8))
+    source = {"path": "in.jsonl", "id": "id", "lang": "eng_Latn"}
+    path = write_config(tmp_path, input=[source], autobleu=None, report=None)
+    assert "are copied" not in said(pipeline("plan", path))
+    run(path)
+    rows = Corpus(str(tmp_path / "out")).rows
+    with (tmp_path / "in.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "new", "text": "One more."}) + "\n")
+    assert "documents that come out the same are copied, not computed again" in said(pipeline("plan", path))
+    assert f"estimate: {rows + 1} sentences with those that were copied, " in run(path)
 
 
 def test_a_lower_limit_is_no_surprise(tmp_path: Path) -> None:
