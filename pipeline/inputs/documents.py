@@ -126,8 +126,18 @@ def where_not_utf8(error: UnicodeDecodeError) -> str:
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Say what is wrong with bytes that are not UTF-8, where, and what to do."""
     marked = marked_encoding(error.object[:HEAD])
-    convert = f"it begins like {marked} text: convert it" if marked else "convert the text"
-    return f"{where_not_utf8(error)}; {convert} to {to_utf8(marked or 'WINDOWS-1252')}"
+    if marked:
+        convert = other_encoding(marked)
+    elif b"\0" in error.object:
+        convert = "it has NUL bytes, as binary data has: leave it out, or write the text that it holds as UTF-8"
+    else:
+        convert = f"convert the text to {to_utf8('WINDOWS-1252')}"
+    return f"{where_not_utf8(error)}; {convert}"
+
+
+def other_encoding(marked: str) -> str:
+    """Say that bytes begin like text in another encoding, and what to do."""
+    return f"it begins like {marked} text: convert it to {to_utf8(marked)}"
 
 
 def as_text(value: Any, column: str) -> str:

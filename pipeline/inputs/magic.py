@@ -25,7 +25,9 @@ _SIGNATURES = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
-_ENCODINGS = {"UTF-16 text": "UTF-16", "UTF-32 text": "UTF-32"}
+_ENCODINGS = {f"{encoding} text": encoding for encoding in ("UTF-16", "UTF-32", "UTF-16LE", "UTF-16BE")}
+_UNITS = 4  # of UTF-16, at least, that tell it without a mark
+_LATIN = 0.75  # share of these units that begin or end with a NUL byte, in languages written with Latin letters
 _COMPRESSIONS = {"gzip": "a gzip file", "bz2": "a bzip2 file", "xz": "an xz file", "zstd": "a zstd file"}
 _TAR = slice(257, 262)
 
@@ -37,7 +39,16 @@ def not_text(head: bytes) -> str | None:
     opens = head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() if b"\n" in head else b""
     if opens in (b"[", b"{"):
         return f"one JSON value over many lines (jq -c '{'.[]' if opens == b'[' else '.'}' FILE makes lines of it)"
-    return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), None)
+    return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), _utf_16(head))
+
+
+def _utf_16(head: bytes) -> str | None:
+    """Name UTF-16 without a mark by its NUL bytes: every other byte is one in most Latin text ("T\\0h\\0e\\0")."""
+    units = len(head) // 2
+    for nulls, others, name in ((head[1::2], head[::2], "UTF-16LE text"), (head[::2], head[1::2], "UTF-16BE text")):
+        if units >= _UNITS and nulls.count(0) >= _LATIN * units and 0 not in others:
+            return name
+    return None
 
 
 def looks_like(head: bytes, compression: str = "") -> str:
@@ -66,7 +77,7 @@ def remedy(name: str) -> str:
 
 
 def marked_encoding(head: bytes) -> str | None:
-    """Return the encoding of a text that its first bytes state, if that is not UTF-8: "UTF-16"."""
+    """Return the encoding of a text that its first bytes state or show, if that is not UTF-8: "UTF-16"."""
     return _ENCODINGS.get(not_text(head) or "")
 
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, short
+from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, other_encoding, short
 from pipeline.inputs.magic import HEAD, looks_like, marked_encoding, not_text
 from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
@@ -287,6 +287,10 @@ def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
         head = raw[:HEAD]
         other = not_text(head) is not None and marked_encoding(head) is None  # encodings are told already
         what = f"{not_utf8(error)}{looks_like(head) if other else ''}"
+        yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
+        return
+    if encoding := marked_encoding(raw[:HEAD]):  # all bytes of ASCII text in UTF-16 are UTF-8, half of them NUL
+        what = f"the file is not UTF-8; {other_encoding(encoding)}"
         yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
         return
     yield maker.make({maker.settings.text: text}, 0, raw)

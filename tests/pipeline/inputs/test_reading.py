@@ -153,6 +153,11 @@ def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> No
         ("a.txt", UTF_16, "; it begins like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE > NEW)"),
         ("a.txt", "Über".encode("utf-32"), "text: convert it to UTF-8 (iconv -f UTF-32 -t UTF-8 FILE > NEW)"),
         ("a.jsonl", UTF_16, "UTF-16 text, not like lines of JSON: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE"),
+        ("a.txt", "The cat’s mat.\n".encode("utf-16-le"), "to UTF-8 (iconv -f UTF-16LE -t UTF-8 FILE > NEW)"),
+        ("a.md", "Über uns.\n".encode("utf-16-be"), "UTF-16BE text: convert it to UTF-8 (iconv -f UTF-16BE -t"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16LE text, not like lines of JSON: convert it to UTF"),
+        ("a.txt", bytes(range(256)), "(invalid start byte), near"),
+        ("a.txt", bytes(range(256)), "it has NUL bytes, as binary data has: leave it out, or write the text that it"),
         ("a.parquet", b"id,text\n1,a\n", "begins like plain text"),
         ("a.parquet", b"", "0 bytes"),
         ("a.jsonl.gz", b"", "is empty, without even a header"),
@@ -163,6 +168,12 @@ def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name:
     rejected = only_rejected(read_all(entry(tmp_path)))
     assert words in rejected.error and ("iconv" not in words or "name that fits" not in rejected.error)
     assert rejected.bytes_unreadable == len(data)
+
+
+@pytest.mark.parametrize("text", ["nul \0 inside", "\0", "a\0b\0", "one\0two\0\0", "\0" * 40])
+def test_a_text_with_some_nuls_is_a_document(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    assert texts(read_all(entry(tmp_path))) == [text]
 
 
 def test_errors_are_bounded_whatever_the_record_holds(tmp_path: Path) -> None:
