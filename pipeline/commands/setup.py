@@ -38,7 +38,7 @@ def init(
     from pipeline.planning.draft import draft, write_draft
 
     printed = str(to) == "-"
-    text = draft(data, Path() if printed else to.parent, name, output)
+    text, notes = draft(data, Path("corpus.yaml") if printed else to, name, output)
     if printed:
         out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
         return
@@ -47,6 +47,8 @@ def init(
         checked = load_checked(to)
     except ConfigError as error:
         raise ConfigError(f"{to} is written, but it cannot run as it is; mend it, or the data:\n{error}") from error
+    for note in notes:
+        out.print(note, markup=False, highlight=False, soft_wrap=True)
     out.print(
         f"{to}: {counted(len(checked.config.input), 'input')}, model {checked.config.segment.model}; next:\n"
         f"  pipeline plan {to}\n  pipeline run {to}",

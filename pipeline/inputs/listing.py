@@ -35,12 +35,29 @@ FORMATS = {
     ".txt": "text",
     ".md": "text",
 }
-_TABLES = {
+_READERS = {
     ".csv": "read_csv('IN.csv', dtype=str, keep_default_na=False)",
     ".tsv": "read_csv('IN.tsv', sep='\\t', dtype=str, keep_default_na=False)",
     ".xlsx": "read_excel('IN.xlsx', dtype=str, keep_default_na=False)",
 }
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
+KNOWN = (
+    f".parquet, and {' '.join(one for one in FORMATS if one != '.parquet')}, these also with {' '.join(COMPRESSIONS)}"
+)
+_UNPACK = "archives are to be unpacked first: unzip FILE, tar xf FILE"
+_AS_TEXT = "logs, source code and the like are read by an input with `format: text` (path: 'data/*.log')"
+_DOCUMENTS = "pandoc makes text of HTML, XML, DOCX, EPUB and ODT: pandoc -t plain FILE -o FILE.txt"
+_CONVERTED = {
+    **dict.fromkeys((".zip", ".tar", ".tgz"), _UNPACK),
+    **dict.fromkeys((".log", ".py", ".srt", ".rst"), _AS_TEXT),
+    **dict.fromkeys((".html", ".htm", ".xml", ".docx", ".epub", ".odt"), _DOCUMENTS),
+    ".pdf": "pdftotext makes text of PDF: pdftotext FILE FILE.txt",
+    ".warc": "warcio reads the pages of WARC files, and trafilatura extracts their text",
+    ".wet": "warcio reads the texts of WET files; write them as JSONL",
+    **{
+        f".parquet{one}": f"Parquet compresses inside: unpack it ({name} -d FILE)" for one, name in COMPRESSIONS.items()
+    },
+}
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 IN_MEMORY = "/dev/shm/"  # noqa: S108  files of users, although the folder lies below /dev
 BRACES = "; {a,b} has no meaning in it: make two inputs of it"
@@ -87,7 +104,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
     if not files:
         raise InputError(
             f"input {settings.input_name}: nothing matches {settings.path} in folder {root or '/'}; "
-            f"check the path (relative ones start at the YAML's folder{BRACES if '{' in settings.path else ''})"
+            f"check the path (relative ones start at the YAML's folder{_not_expanded(settings.path)})"
         )
     if all(file.format == UNREADABLE for file in files):
         first = files[0]
@@ -95,6 +112,16 @@ def list_files(settings: InputSettings) -> list[InputFile]:
             f"input {settings.input_name}: nothing of {settings.path} can be read; {first.path or root}: {first.stamp}"
         )
     return sorted(_once_each(fs, files), key=lambda file: file.path)
+
+
+def _not_expanded(path: str) -> str:
+    """Say what a path holds that a shell would expand."""
+    if re.search(r"\$\w|\$\{\w", path):
+        return (
+            "; variables of the environment are not expanded in corpus.yaml: write their values, or let the shell do "
+            'it: --set "input.0.path=$DIR/*.jsonl"'
+        )
+    return BRACES if "{" in path else ""
 
 
 def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
@@ -310,14 +337,14 @@ def _file(
     return InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression)
 
 
-def table_hint(name: str) -> str:
-    """Return how a table of a format that is not read becomes one that is; empty for other files."""
-    reader = next((reader for extension, reader in _TABLES.items() if f"{extension}." in f"{name}."), "")
-    return (
-        f"a table becomes Parquet by: python -c \"import pandas; pandas.{reader}.to_parquet('OUT.parquet')\""
-        if reader
-        else ""
-    )
+def format_hint(name: str) -> str:
+    """Return how a file of a format that is not read becomes documents, by its name in lower case; empty if unknown."""
+    stem, last = posixpath.splitext(name)
+    packed = posixpath.splitext(stem)[1] if last in COMPRESSIONS else ""
+    extension = packed if packed in _READERS.keys() | _CONVERTED.keys() else f"{packed}{last}"
+    if reader := _READERS.get(extension):
+        return f"a table becomes Parquet by: python -c \"import pandas; pandas.{reader}.to_parquet('OUT.parquet')\""
+    return _CONVERTED.get(extension, "")
 
 
 def _format(settings: InputSettings, path: str) -> tuple[str, str]:
@@ -327,10 +354,10 @@ def _format(settings: InputSettings, path: str) -> tuple[str, str]:
     extension = posixpath.splitext(stem)[1] if compression else last
     kind = FORMATS.get(extension, "") if settings.format == "auto" else settings.format
     if not kind:
-        hint = f"; {table_hint(path)}" if table_hint(path) else ""
+        hint = f"; {found}" if (found := format_hint(path.lower())) else ""
         raise InputError(
             f"input {settings.input_name}: the format of {path} cannot be told from its name; known extensions are "
-            f"{' '.join(FORMATS)}, each with {' '.join(COMPRESSIONS)}; set `format:`, or a pattern that leaves it out"
+            f"{KNOWN}; set `format:`, or a pattern that leaves it out"
             f"{hint}"
         )
     if kind == "parquet" and compression:

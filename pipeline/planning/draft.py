@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -23,24 +22,25 @@ from pipeline.base.formats import counted, size
 from pipeline.inputs import InputFile, InputSettings, SplitSettings, count_documents, list_files
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
-from pipeline.inputs.listing import COMPRESSIONS, FORMATS, table_hint
-from pipeline.inputs.samples import RecordSample, sample
+from pipeline.inputs.listing import COMPRESSIONS, FORMATS, KNOWN, format_hint
+from pipeline.inputs.samples import FILES, RecordSample, sample
+from pipeline.inputs.settings import InputError
+from pipeline.planning import columns
+from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.language.identifier import identifier
 from stages.sonar.card import load_card
 
 SMALL_MODEL, LARGE_MODEL = "sonar-tiny", "sonar"
-TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "markdown", "passage")
-ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
-LANG_NAMES = ("lang", "language", "lang_code", "language_code")
+KEPT = 6  # columns suggested as metadata
+SHOWN = 5  # columns or languages that a comment names
 ONE_LANGUAGE = 0.95  # with at least this share of texts in one language, all are assumed to be in it
-USUAL = 0.9  # with at least this share of ids or language codes, a column is assumed to hold them
-CERTAIN = 0.5  # confidence of the identification
+CERTAIN = 0.5  # confidence of the identification, the threshold of `lang: detect`
+JUDGED = 0.5  # with at least this share of texts identified, the others are assumed to be in their language
 FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, so that it is not empty
-SHORT = 200  # characters of a value that is metadata, not text
+TEXTS = 50  # text files whose language is identified
 COUNTED_FILES, COUNTED_BYTES = 200, 32 << 20  # in which documents are counted
 PACKED = 3  # bytes of text per byte of a compressed file
-KEPT = 6  # columns suggested as metadata
 
 
 @dataclass
@@ -55,6 +55,11 @@ class Draft:
     lang: str | dict[str, str] = "detect"
     keep: list[str] = field(default_factory=list)
     langs: Counter[str] = field(default_factory=Counter)
+    uncertain: int = 0  # texts whose language is not certain
+    unique: list[str] = field(default_factory=list)  # columns that could be the id, if none is called like one
+    reserved: list[str] = field(default_factory=list)  # metadata with names that corpora use themselves
+    notes: list[str] = field(default_factory=list)  # what else the records hold
+    missed: str = ""  # where most of the text lies, if it is not read
     documents: float = 0.0  # in all
     counted: bool = True  # or estimated
 
@@ -71,17 +76,17 @@ class _Group:
         return sum(one.size for one in self.files)
 
 
-def draft(data: Sequence[str], folder: Path, name: str | None, output: str | None) -> str:
-    """Return the text of a corpus.yaml for the given data.
+def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -> tuple[str, list[str]]:
+    """Return the text of a corpus.yaml for the given data, and what its author should know before running it.
 
     Args:
         data: files, folders or patterns.
-        folder: the folder that corpus.yaml will be in; paths are written relative to it.
+        to: the file that will hold it; paths are written relative to its folder.
         name: the name of the corpus; None to derive it from the data.
         output: the folder of the corpus; None for `runs/NAME`.
 
     Returns:
-        YAML with comments.
+        YAML with comments, and one line for each input whose text lies elsewhere for the most part.
 
     Raises:
         ConfigError: if nothing can be read as documents.
@@ -95,27 +100,22 @@ def draft(data: Sequence[str], folder: Path, name: str | None, output: str | Non
             empty += [group.pattern for group in groups if not group.bytes]
         found += [_entry(group) for group in filled or groups]
     if not found:
-        known = " ".join(FORMATS)
-        tables = [one for one in others if one.lower().endswith((".csv", ".tsv"))]
-        convert = (
-            f"; of {visible(tables[0])} pandas makes a file that is read: "
-            "pandas.read_csv(FILE, sep=…, dtype=str, keep_default_na=False).to_parquet('documents.parquet')"
-            if tables
-            else ""
-        )
-        raise ConfigError(
-            f"{', '.join(data)}: no file of a known format; known extensions are {known}, each with "
-            f"{' '.join(COMPRESSIONS)}{convert}"
-        )
+        hints = "".join(f"; {hint}" for hint in _hints(others))
+        raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
     name = name or _name(data[0])
-    return _written(found, others, empty, folder, name, output or f"runs/{name}")
+    text = _written(found, others, empty, to, name, output or f"runs/{name}")
+    return text, [f"{one.path}: {visible(one.missed)}" for one in found if one.missed]
+
+
+def _hints(others: Sequence[str]) -> list[str]:
+    """Say how files of formats that are not read become documents."""
+    return list(dict.fromkeys(hint for file in others if (hint := format_hint(file.lower()))))
 
 
 def _groups(place: str) -> tuple[list[_Group], list[str]]:
     """Return the files below a place by extension, and the names of those that are not documents."""
     if is_remote(place) or (any(sign in place for sign in "*?[") and not os.path.lexists(Path(place).expanduser())):
-        files = list_files(InputSettings(path=_absolute(place), lang="und"))
-        return [_Group(place, [one for one in files if one.format != UNREADABLE])], []
+        return [_Group(place, _listed(place))], []
     path = Path(place).expanduser()
     if path.is_file():
         kind = _kind(path.name)
@@ -140,7 +140,11 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
 
 
 def _listed(place: str) -> list[InputFile]:
-    return [one for one in list_files(InputSettings(path=_absolute(place), lang="und")) if one.format != UNREADABLE]
+    settings = InputSettings(path=_absolute(place), lang="und")
+    try:
+        return [one for one in list_files(settings) if one.format != UNREADABLE]
+    except InputError as error:  # nobody has named this input yet
+        raise ConfigError(f"{place}: {str(error).removeprefix(f'input {settings.input_name}: ')}") from error
 
 
 def _absolute(place: str) -> str:
@@ -151,6 +155,8 @@ def _kind(name: str) -> str:
     """Return extension with compression, `.jsonl.gz`; empty for files that are not read."""
     path = Path(name)
     last, inner = path.suffix, Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else ""
+    if inner.lower() == ".parquet":
+        return ""
     return f"{inner}{last}" if (inner or last).lower() in FORMATS else ""
 
 
@@ -162,29 +168,70 @@ def _entry(group: _Group) -> Draft:
         raise ConfigError(f"{group.pattern} {what} (0 bytes); give files that hold documents, or leave this out")
     settings = InputSettings(path=_absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
-    for column in [one for one in seen.columns if not _is_text(one) or visible(one) != one]:
+    for column in [one for one in seen.columns if not columns.is_text(one) or visible(one) != one]:
         del seen.columns[column]  # a name that should not be written to a file of settings
     if all(one.format == "text" for one in group.files):
         found.documents = len(group.files)
-        texts = _strings(seen, "text")
+        texts = _texts_of_files(group, settings)
+        if texts and not any(map(str.strip, texts)):
+            found.missed = "there is only white space in the files examined, so nothing of them would be kept"
+            found.notes.append(found.missed)
     else:
-        found.text = _text_column(seen)
-        if found.text is None:
-            raise ConfigError(f"{group.pattern}: {_no_texts(seen)}, or leave these files out")
-        texts = _strings(seen, found.text)
-        found.id = _id_column(seen, found.text)
-        lang = _lang_column(seen)
-        found.keep = _metadata(seen, {found.text, found.id, lang})
-        found.documents, found.counted = (len(seen.values), True) if seen.whole else _documents(group, seen, settings)
-        if lang:
-            found.lang = {"column": lang}
-            found.langs = Counter(one for one in _strings(seen, lang) if one in _codes())
-            return found
-    found.langs = _languages(texts)
+        texts = _choose_columns(found, group, seen, settings)
+    if isinstance(found.lang, dict):
+        return found
+    texts = [one for one in texts if one.strip()]
+    found.langs, judged = _languages(texts)
+    found.uncertain = len(texts) - judged
     most = found.langs.most_common(1)
-    if most and most[0][1] >= ONE_LANGUAGE * len(texts):
+    if most and most[0][1] >= ONE_LANGUAGE * judged and judged >= JUDGED * len(texts):
         found.lang = most[0][0]
     return found
+
+
+def _choose_columns(found: Draft, group: _Group, seen: RecordSample, settings: InputSettings) -> list[str]:
+    """Choose the columns of an input, count its documents, and return their texts."""
+    parquet = all(one.format == "parquet" for one in group.files)
+    found.text = columns.text_column(seen)
+    if found.text is None:
+        raise ConfigError(f"{group.pattern}: {_no_texts(seen, parquet)}, or leave these files out")
+    texts = columns.strings(seen, found.text)
+    found.id = columns.id_column(seen, found.text)
+    found.unique = [] if found.id else columns.unique_columns(seen, found.text)
+    if lang := columns.lang_column(seen):
+        found.lang = {"column": lang}
+        found.langs = Counter(one for one in columns.strings(seen, lang) if one in columns.codes())
+    kept = columns.metadata(seen, {found.text, found.id, lang})
+    found.reserved = [one for one in kept if one in layout.RESERVED_COLUMNS]
+    found.keep = [one for one in kept if one not in layout.RESERVED_COLUMNS][:KEPT]
+    _note_other_texts(found, seen, sum(map(len, texts)), parquet)
+    found.documents, found.counted = (len(seen.values), True) if seen.whole else _documents(group, seen, settings)
+    return texts
+
+
+def _texts_of_files(group: _Group, settings: InputSettings) -> list[str]:
+    """Return the texts of some text files, from the first to the last; of large files, of a few."""
+    files = group.files[:: -(-len(group.files) // TEXTS)]
+    while len(files) > FILES and sum(one.size for one in files) > COUNTED_BYTES:
+        files = files[::2]
+    each = (sample([whole_file(settings, one)], settings, SplitSettings(), keep_values=True) for one in files)
+    return [text for one in each for text in columns.strings(one, "text")]
+
+
+def _note_other_texts(found: Draft, seen: RecordSample, characters: int, parquet: bool) -> None:
+    """Say which columns hold texts besides the one that is read, and how they become one text."""
+    listed = columns.longest_list(seen)
+    if listed and listed.characters > characters:
+        found.missed = (
+            f"most of the text lies in a list, {listed.column} ({counted(listed.characters, 'character')} in the "
+            f"records examined; {found.text}, which is read, has {characters}); to read it, join each list first: "
+            f"{listed.joined(parquet)}"
+        )
+        found.notes.append(found.missed)
+    if parts := columns.parts_of_texts(seen, str(found.text)):
+        both = columns.joined_parts([one for one in seen.columns if one in {found.text, *parts}], parquet)
+        are = "is text also, and is" if len(parts) == 1 else "are texts also, and are"
+        found.notes.append(f"{', '.join(parts)} {are} not read; to read all as one text, join them: {both}")
 
 
 def _documents(group: _Group, seen: RecordSample, settings: InputSettings) -> tuple[float, bool]:
@@ -210,92 +257,32 @@ def _documents(group: _Group, seen: RecordSample, settings: InputSettings) -> tu
     return size * (PACKED if packed else 1) * len(sizes) / max(1, sum(sizes)), False
 
 
-def _strings(seen: RecordSample, column: str) -> list[str]:
-    """Return the column's values that are texts; others would be quarantined on reading."""
-    return [value for one in seen.values if isinstance(value := one.get(column), str) and _is_text(value)]
-
-
-def _is_text(value: str) -> bool:
-    """Return whether a value can be written: lone surrogates cannot."""
-    return not re.search("[\ud800-\udfff]", value)
-
-
-def _codes() -> frozenset[str]:
-    """Return SONAR's languages."""
-    return frozenset(load_card(LARGE_MODEL).languages)
-
-
-def _text_column(seen: RecordSample) -> str | None:
-    """Return the column of strings with a usual name, or else the one with the longest strings that may be texts.
-
-    Dates, codes and addresses may not: they are ASCII without a space.
-    """
-    usable = {column: texts for column in seen.columns if (texts := _strings(seen, column))}
-    named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
-    texts_only = [column for column in usable if not all(one.isascii() and " " not in one for one in usable[column])]
-    longest = sorted(texts_only, key=lambda column: -sum(map(len, usable[column])))
-    return next(iter(named or longest), None)
-
-
-def _id_column(seen: RecordSample, text: str) -> str | None:
-    """Return a column with a usual name whose values are distinct; a few bad values are quarantined."""
-    for name in ID_NAMES:
-        for column in seen.columns:
-            if column.lower() != name or column == text:
-                continue
-            values = [one.get(column) for one in seen.values]
-            plain = [one for one in values if isinstance(one, str | int) and not isinstance(one, bool) and one != ""]
-            if len(plain) >= USUAL * len(values) and len(set(map(str, plain))) == len(plain):
-                return column
-    return None
-
-
-def _lang_column(seen: RecordSample) -> str | None:
-    """Return a column of SONAR codes, preferably one with a usual name; a few bad values are quarantined."""
-    known = _codes()
-    for column in sorted(seen.columns, key=lambda one: one.lower() not in LANG_NAMES):
-        texts = _strings(seen, column)
-        if texts and sum(one in known for one in texts) >= USUAL * len(texts):
-            return column
-    return None
-
-
-def _no_texts(seen: RecordSample) -> str:
+def _no_texts(seen: RecordSample, parquet: bool) -> str:
     """Say why no column can be the text, and what to do."""
-    lines = "where one line is one document"
     if not seen.columns and seen.refused:
         return f"no record becomes a document, the first because of this: {next(iter(seen.refused.values()))[0]}"
-    for column in seen.columns:
-        values = [one.get(column) for one in seen.values]
-        if all(isinstance(one, list) and one and isinstance(one[0], dict) for one in values):
-            path = f".{column}[]" if column.isidentifier() and column.isascii() else f'.["{column}"][]'
-            return f"documents lie in a list, {column}; make a file {lines}: jq -c '{path}' FILE"
-    there = ", ".join(seen.columns) or "none"
+    if not seen.columns:
+        lines = "there are only blank lines" if seen.whole else "the first lines are all blank"
+        return f"{lines if seen.records else 'there are no records'}; give files that hold documents"
+    listed = columns.longest_list(seen)
+    column = listed.column if listed else columns.list_of_objects(seen)
+    each = f"jq -c '{columns.jq_path(column)}[]' FILE > NEW.jsonl" if column else ""
+    if column and (listed is None or len(seen.values) == 1):
+        return f"documents lie in a list, {column}; make a file where one line is one document: {each}"
+    if listed:
+        other = f" (where each entry is a document of its own: {each})" if listed.key and not parquet else ""
+        return (
+            f"texts lie in a list, {column}; join each list to one text, in its order: {listed.joined(parquet)}{other}"
+        )
+    there = ", ".join(seen.columns)
     return f"no column holds texts; columns: {there}; write the text into a column of its own if it lies in an object"
 
 
-def _metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:
-    """Return columns of short values, which are worth keeping."""
-    from pipeline.storage import layout
-
-    def short(value: Any) -> bool:
-        if isinstance(value, list):
-            return len(value) <= SHORT and all(one is None or short(one) for one in value)
-        return isinstance(value, int | float | date) or (isinstance(value, str) and len(value) <= SHORT)
-
-    free = [one for one in seen.columns if one not in used and one not in layout.RESERVED_COLUMNS]
-    return [
-        one
-        for one in free
-        if any(short(v.get(one)) for v in seen.values) and all(v.get(one) is None or short(v[one]) for v in seen.values)
-    ][:KEPT]
-
-
-def _languages(texts: Sequence[str]) -> Counter[str]:
-    """Count the languages of texts that are identified with confidence."""
+def _languages(texts: Sequence[str]) -> tuple[Counter[str], int]:
+    """Count the languages of texts that are identified with confidence, and these texts."""
     identify = identifier().identify
-    found = (identify(text) for text in texts)
-    return Counter(one.lang for one in found if one and one.lang and one.confidence >= CERTAIN)
+    judged = [one for text in texts if (one := identify(text)) and one.confidence >= CERTAIN]
+    return Counter(one.lang for one in judged if one.lang), len(judged)
 
 
 def _name(place: str) -> str:
@@ -316,8 +303,9 @@ def _shares(found: Sequence[Draft]) -> Counter[str]:
 
 
 def _written(
-    found: Sequence[Draft], others: Sequence[str], empty: Sequence[str], folder: Path, name: str, output: str
+    found: Sequence[Draft], others: Sequence[str], empty: Sequence[str], to: Path, name: str, output: str
 ) -> str:
+    file = visible(shlex.quote(str(to)))
     langs = _shares(found)
     small = set(load_card(SMALL_MODEL).languages)
     model = SMALL_MODEL if langs and small.issuperset(langs) else LARGE_MODEL
@@ -327,22 +315,22 @@ def _written(
     told = ", ".join(f"{lang} {share:.0%}" for lang, share in langs.most_common(6))
     lines = [
         "# Made by `pipeline init`, which looked at the first records. Check it, then:",
-        "#   pipeline plan corpus.yaml      what a run would do",
-        "#   pipeline run corpus.yaml       make the corpus; run it again after any change",
+        f"#   pipeline plan {file}      what a run would do",
+        f"#   pipeline run {file}       make the corpus; run it again after any change",
         f"name: {_scalar(name)}",
         f"output: {_scalar(output)}     # where the corpus goes; relative to this file, or a URL such as s3://…",
         "",
         "input:",
     ]
     for one in found:
-        lines += _input_lines(one, folder)
+        lines += _input_lines(one, to.parent)
     if empty:
         lines.append(f"# Not read, because all of these files are empty: {', '.join(map(visible, empty))}.")
     if others:
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))
         lines.append(f"# Not read, because their format is not known: {named}.")
-        lines += [f"# {hint}." for hint in {table_hint(file.lower()): None for file in others} if hint]
+        lines += [f"# {hint}." for hint in _hints(others)]
     lines += [
         "",
         f"# {about}{counted(documents, 'document')}: {held_out:.0%} of them for validation and test each.",
@@ -374,14 +362,22 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
         if one.id:
             yield f"    id: {_scalar(one.id)}"
         else:
-            yield "    # id: COLUMN                  # no column identifies every document: ids are generated"
+            unique = ", ".join(one.unique[:SHOWN])
+            why = f"no column is called like an id; these are unique: {unique}" if unique else "no column is unique"
+            yield f"    # id: COLUMN                  # {why}; ids are generated"
+    uncertain = f"{counted(one.uncertain, 'text')} of those examined {'is' if one.uncertain == 1 else 'are'} uncertain"
     if lang == "detect":
-        seen = ", ".join(lang for lang, _ in one.langs.most_common(5)) or "none for certain"
-        yield f"    lang: detect                  # detected from each text: {seen}"
+        seen = ", ".join(lang for lang, _ in one.langs.most_common(SHOWN)) or "none for certain"
+        aside = f"; {uncertain}, and would be set aside" if one.uncertain else ""
+        yield f"    lang: detect                  # detected from each text: {seen}{aside}"
     else:
-        yield f"    lang: {lang}"
+        yield f"    lang: {lang}" + (f"                # {uncertain}" if one.uncertain else "")
     if one.keep:
         yield f"    # keep: [{', '.join(map(_scalar, one.keep))}]     # metadata to carry along"
+    if one.reserved:
+        named = "these columns have names" if len(one.reserved) > 1 else "this column has a name"
+        yield f"    # {', '.join(one.reserved)}: {named} that corpora use themselves; to keep it, rename it in the data"
+    yield from (f"    # {visible(note)}" for note in one.notes)
 
 
 def _model_lines(model: str, told: str, langs: Counter[str], small: Collection[str]) -> list[str]:

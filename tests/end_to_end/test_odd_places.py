@@ -28,7 +28,12 @@ def test_a_project_in_a_folder_with_brackets(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     "path, says",
-    [("in/**.jsonl", "** stands in a name; alone between slashes"), ("in/{a,b}.jsonl", "{a,b} has no meaning in it")],
+    [
+        ("in/**.jsonl", "** stands in a name; alone between slashes"),
+        ("in/{a,b}.jsonl", "{a,b} has no meaning in it"),
+        ("${DATADIR}/*.jsonl", "variables of the environment are not expanded"),
+        ("$DATADIR", "are not expanded in corpus.yaml: write their values"),
+    ],
 )
 def test_patterns_that_mean_something_elsewhere(tmp_path: Path, path: str, says: str) -> None:
     write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-deu", 1))

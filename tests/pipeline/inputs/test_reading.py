@@ -176,6 +176,14 @@ def test_a_text_with_some_nuls_is_a_document(tmp_path: Path, text: str) -> None:
     assert texts(read_all(entry(tmp_path))) == [text]
 
 
+@pytest.mark.parametrize("extension", ["log", "py", "srt", "rst"])
+def test_files_of_other_names_are_read_as_text_if_the_format_says_so(tmp_path: Path, extension: str) -> None:
+    (tmp_path / f"a.{extension}").write_text("One.")
+    assert texts(read_all(entry(tmp_path / f"*.{extension}", format="text"))) == ["One."]
+    with pytest.raises(InputError, match="read by an input with `format: text`"):
+        read_all(entry(tmp_path))
+
+
 def test_errors_are_bounded_whatever_the_record_holds(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(jsonl([{f"{'key' * 100}{i}": i for i in range(1000)}]))
     rejected = only_rejected(read_all(entry(tmp_path)))

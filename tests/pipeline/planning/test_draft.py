@@ -161,7 +161,7 @@ def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
         ("b.json", '[\n {"id": 1, "text": "One."}\n]', "over many lines (jq -c '.[]' FILE makes lines of it)"),
         ("c.json", '{\n "id": 1,\n "text": "One."\n}', "over many lines (jq -c '.' FILE makes lines of it)"),
         ("a.jsonl", '"One sentence."\n"Another."\n', "no record becomes a document, the first because of this: the li"),
-        ("a.csv", "id,text\n1,One.\n", "of a.csv pandas makes a file that is read"),
+        ("a.csv", "id,text\n1,One.\n", "a table becomes Parquet by: python -c"),
     ],
 )
 def test_other_formats_are_told_with_a_way_to_convert_them(tmp_path: Path, name: str, content: str, told: str) -> None:
@@ -197,3 +197,102 @@ def test_empty_files_are_told(names: list[str], told: str) -> None:
     empty = [f"./*{kind}" for kind in (".md", ".txt") if any(Path().glob(f"*{kind}"))]
     line = f"# Not read, because all of these files are empty: {', '.join(empty)}."
     assert (line in Path("corpus.yaml").read_text("utf-8")) == bool(empty)
+
+
+ROWS = [
+    {"docid": n, "doc": f"d{n}", "title": f"A short title {n}", "paragraphs": [ENGLISH] * 3, "n": n // 2}
+    for n in range(4)
+]
+
+
+def test_texts_in_a_list_are_told_with_a_way_to_join_them(tmp_path: Path) -> None:
+    write_jsonl(Path("lists.jsonl"), ROWS)
+    done = pipeline("init", "lists.jsonl")
+    joined = "jq -c '.text = (.paragraphs | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+    assert done.returncode == 0 and "lists.jsonl: most of the text lies in a list, paragraphs" in done.stdout, said(
+        done
+    )
+    assert joined in done.stdout
+    assert joined in Path("corpus.yaml").read_text() and load_config("corpus.yaml").input[0].text == "title"
+    sections = [{"id": n, "title": f"Title no. {n}", "sections": [{"heading": "One", "body": ENGLISH}]} for n in "ab"]
+    pq.write_table(pa.Table.from_pylist(sections), "lists.parquet")
+    joined = "t['text'] = ['\\n\\n'.join(x['body'] for x in some) for some in t['sections']]"
+    assert joined in pipeline("init", "lists.parquet", "--to", "-").stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "messages", "told"),
+    [
+        ("messages", [{"role": "user", "content": ENGLISH}, {"role": "assistant", "content": "Yes."}], "[].content] |"),
+        ("my turns", [ENGLISH, "Yes."], 'jq -c \'.text = (.["my turns"] | join("\\n\\n"))\' FILE > NEW.jsonl'),
+        ("messages", [{"content": [{"text": ENGLISH}]}], "jq -c '.messages[]' FILE"),
+    ],
+)
+def test_turns_of_a_conversation_stay_together(key: str, messages: list[object], told: str) -> None:
+    write_jsonl(Path("chat.jsonl"), [{"conversation_id": n, key: messages} for n in "ab"])
+    done = pipeline("init", "chat.jsonl", "--to", "-")
+    assert done.returncode == 2 and f"lie in a list, {key}" in done.stderr and told in done.stderr, said(done)
+
+
+def test_columns_that_are_called_like_an_id_or_are_unique(tmp_path: Path) -> None:
+    rows = [{name: value for name, value in one.items() if name != "paragraphs"} for one in ROWS]
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    assert drafted("a.jsonl").input[0].id == "docid"
+    write_jsonl(tmp_path / "b.jsonl", [{**one, "docid": None} for one in rows])
+    text = pipeline("init", "b.jsonl", "--to", "-").stdout
+    assert "no column is called like an id; these are unique: doc; ids are generated" in text
+    assert "# keep: [n]" in text and "# doc: this column has a name that corpora use themselves" in text
+
+
+def test_other_columns_with_texts_are_told(tmp_path: Path) -> None:
+    rows = [{"instruction": f"Say it {n}.", "input": "", "output": ENGLISH, "tag": "a b"} for n in range(3)]
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    text = pipeline("init", "a.jsonl", "--to", "-").stdout
+    assert "text: output" in text and "# instruction is text also, and is not read" in text
+    assert "jq -c '.text = ([.instruction, .output] | join(\"\\n\\n\"))' FILE" in text
+
+
+def test_the_language_of_all_texts_that_could_be_judged_is_written(tmp_path: Path) -> None:
+    uncertain = "Call Anna Schmidt re: Paris"
+    for number, text in enumerate([ENGLISH] * 5 + [uncertain, "12:30", " \n"]):
+        (tmp_path / f"{number}.txt").write_text(text)
+    assert (
+        "lang: eng_Latn                # 2 texts of those examined are uncertain"
+        in pipeline("init", ".", "--to", "-").stdout
+    )
+    (tmp_path / "9.txt").write_text(SWEDISH)
+    text = pipeline("init", ".", "--to", "-").stdout
+    assert "eng_Latn, swe_Latn; 2 texts of those examined are uncertain, and would be set aside" in text
+
+
+def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp_path: Path) -> None:
+    (tmp_path / "blank.jsonl").write_text("\n\n \n")
+    done = pipeline("init", "blank.jsonl")
+    assert done.returncode == 2 and "blank.jsonl: there are only blank lines; give" in done.stderr, said(done)
+    (tmp_path / "mix").mkdir()
+    (tmp_path / "mix/p.parquet.gz").write_bytes(b"PAR1")
+    (tmp_path / "mix/a.txt").write_text(" \n")
+    done = pipeline("init", "mix", "--to", "mix/my corpus.yaml")
+    text = (tmp_path / "mix/my corpus.yaml").read_text()
+    assert done.returncode == 0 and "there is only white space in the files examined" in done.stdout, said(done)
+    assert "1 file .gz" in text and "unpack it (gzip -d FILE)" in text and "plan 'mix/my corpus.yaml'" in text
+    done = pipeline("init", "mix/*.gz")
+    assert done.returncode == 2 and done.stderr.startswith("mix/*.gz: p.parquet.gz is a compressed"), said(done)
+
+
+@pytest.mark.parametrize(
+    ("extension", "told"),
+    [
+        ("zip", "unzip FILE"),
+        ("tar.gz", "tar xf FILE"),
+        ("log", "`format: text`"),
+        ("PDF", "pdftotext FILE"),
+        ("docx", "pandoc -t plain FILE"),
+        ("warc.gz", "warcio"),
+        ("csv.gz", "pandas.read_csv('IN.csv'"),
+    ],
+)
+def test_each_kind_of_file_that_is_not_read_has_a_way_on(tmp_path: Path, extension: str, told: str) -> None:
+    (tmp_path / f"a.{extension}").write_text("x")
+    done = pipeline("init", f"a.{extension}")
+    assert done.returncode == 2 and told in done.stderr and ".parquet, and .jsonl" in done.stderr, said(done)

@@ -1,0 +1,186 @@
+"""Recognises what the columns of someone's records hold, by their names and content: text, id, language, metadata,
+and texts that `pipeline init` cannot choose because they lie in lists or in several columns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from pipeline.inputs.samples import RecordSample
+from stages.sonar.card import load_card
+
+MODEL = "sonar"  # whose languages are known
+TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "markdown", "passage")
+ENTRY_NAMES = (*TEXT_NAMES, "value", "message", "utterance")  # of texts in the objects of a list
+PART_NAMES = {
+    *("question", "query", "prompt", "instruction", "input", "problem", "context"),
+    *("answer", "response", "output", "completion", "solution"),
+}  # of columns that make one text together
+ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
+LANG_NAMES = ("lang", "language", "lang_code", "language_code")
+USUAL = 0.9  # with at least this share of ids or language codes, a column is assumed to hold them
+SHORT = 200  # characters of a value that is metadata, not text
+KEPT = 6  # columns suggested as metadata
+
+
+def strings(seen: RecordSample, column: str) -> list[str]:
+    """Return the column's values that are texts; others would be quarantined on reading."""
+    return [value for one in seen.values if isinstance(value := one.get(column), str) and is_text(value)]
+
+
+def is_text(value: str) -> bool:
+    """Return whether a value can be written: lone surrogates cannot."""
+    return not re.search("[\ud800-\udfff]", value)
+
+
+def codes() -> frozenset[str]:
+    """Return SONAR's languages."""
+    return frozenset(load_card(MODEL).languages)
+
+
+def text_column(seen: RecordSample) -> str | None:
+    """Return the column of strings with a usual name, or else the one with the longest strings that may be texts.
+
+    Dates, codes and addresses may not: they are ASCII without a space.
+    """
+    usable = {column: texts for column in seen.columns if (texts := strings(seen, column))}
+    named = [column for name in TEXT_NAMES for column in usable if column.lower() == name]
+    texts_only = [column for column in usable if not all(one.isascii() and " " not in one for one in usable[column])]
+    longest = sorted(texts_only, key=lambda column: -sum(map(len, usable[column])))
+    return next(iter(named or longest), None)
+
+
+def id_column(seen: RecordSample, text: str) -> str | None:
+    """Return a column with a usual name whose values are distinct; a few bad values are quarantined.
+
+    Otherwise one whose name ends in "id" (docid, article_id), if the records have distinct values there.
+    """
+    for name in ID_NAMES:
+        for column in seen.columns:
+            if column.lower() == name and column != text and _distinct(seen, column, USUAL):
+                return column
+    return next((one for one in unique_columns(seen, text) if one.lower().endswith("id")), None)
+
+
+def unique_columns(seen: RecordSample, text: str) -> list[str]:
+    """Return the columns whose values are short and distinct in all records, if there are several."""
+    return [one for one in seen.columns if one != text and len(seen.values) > 1 and _distinct(seen, one, 1)]
+
+
+def _distinct(seen: RecordSample, column: str, share: float) -> bool:
+    """Return whether at least this share of the records have a value that can be an id, all of them distinct."""
+    values = [one.get(column) for one in seen.values]
+    plain = [one for one in values if isinstance(one, str | int) and not isinstance(one, bool) and one != ""]
+    short = all(len(str(one)) <= SHORT for one in plain) or share < 1
+    return short and len(plain) >= share * len(values) and len(set(map(str, plain))) == len(plain)
+
+
+def lang_column(seen: RecordSample) -> str | None:
+    """Return a column of SONAR codes, preferably one with a usual name; a few bad values are quarantined."""
+    known = codes()
+    for column in sorted(seen.columns, key=lambda one: one.lower() not in LANG_NAMES):
+        texts = strings(seen, column)
+        if texts and sum(one in known for one in texts) >= USUAL * len(texts):
+            return column
+    return None
+
+
+def metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:
+    """Return columns of short values, which are worth keeping."""
+
+    def short(value: Any) -> bool:
+        if isinstance(value, list):
+            return len(value) <= SHORT and all(one is None or short(one) for one in value)
+        return isinstance(value, int | float | date) or (isinstance(value, str) and len(value) <= SHORT)
+
+    return [
+        one
+        for one in seen.columns
+        if one not in used
+        and any(short(v.get(one)) for v in seen.values)
+        and all(v.get(one) is None or short(v[one]) for v in seen.values)
+    ]
+
+
+def parts_of_texts(seen: RecordSample, text: str) -> list[str]:
+    """Return other columns that hold texts: of questions and answers, or with values too long for metadata."""
+    return [
+        column
+        for column in seen.columns
+        if column != text
+        and any(" " in one or not one.isascii() for one in strings(seen, column))
+        and (column.lower() in PART_NAMES or any(len(one) > SHORT for one in strings(seen, column)))
+    ]
+
+
+@dataclass(frozen=True)
+class TextsInList:
+    """A column of lists that hold texts, or objects with a text under `key`; `characters` are those of all texts."""
+
+    column: str
+    key: str | None
+    characters: int
+
+    def joined(self, parquet: bool) -> str:
+        """Return a command that writes the texts of each list into the column `text`, in their order."""
+        if parquet:
+            one = "x" if self.key is None else f"x[{self.key!r}]"
+            joined = f"['\\n\\n'.join({one} for x in some) for some in t[{self.column!r}]]"
+            return (
+                "python -c \"import pandas; t = pandas.read_parquet('IN.parquet'); "
+                f"t['text'] = {joined}; t.to_parquet('OUT.parquet')\""
+            )
+        path = jq_path(self.column)
+        texts = path if self.key is None else f"[{path}[]{jq_path(self.key)}]"
+        return f"jq -c '.text = ({texts} | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+
+
+def longest_list(seen: RecordSample) -> TextsInList | None:
+    """Return the column of lists that holds most characters of text; None if no list holds any."""
+    found = [one for column in seen.columns if (one := _texts_in_list(seen, column))]
+    return max(found, key=lambda one: one.characters, default=None)
+
+
+def _texts_in_list(seen: RecordSample, column: str) -> TextsInList | None:
+    entries = [entry for one in seen.values if isinstance(some := one.get(column), list) for entry in some]
+    if texts := [one for one in entries if isinstance(one, str)]:
+        return TextsInList(column, None, sum(map(len, texts)))
+    lengths: Counter[str] = Counter()
+    for entry in entries:
+        for key, value in entry.items() if isinstance(entry, dict) else ():
+            if isinstance(value, str) and (key.lower() in ENTRY_NAMES or " " in value or not value.isascii()):
+                lengths[key] += len(value)
+    named = [key for name in ENTRY_NAMES for key in lengths if key.lower() == name]
+    key = next(iter([*named, *(key for key, _ in lengths.most_common(1))]), None)
+    return None if key is None else TextsInList(column, key, lengths[key])
+
+
+def list_of_objects(seen: RecordSample) -> str | None:
+    """Return a column that has a list of objects in each record."""
+    return next((column for column in seen.columns if all(map(_objects, (v.get(column) for v in seen.values)))), None)
+
+
+def _objects(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def joined_parts(names: Sequence[str], parquet: bool) -> str:
+    """Return a command that joins several columns of texts to one, `text`."""
+    if parquet:
+        joined = "t[['" + "', '".join(names) + "']].fillna('').agg('\\n\\n'.join, axis=1)"
+        return (
+            "python -c \"import pandas; t = pandas.read_parquet('IN.parquet'); "
+            f"t['text'] = {joined}; t.to_parquet('OUT.parquet')\""
+        )
+    return f"jq -c '.text = ([{', '.join(map(jq_path, names))}] | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+
+
+def jq_path(name: str) -> str:
+    """Return how jq names a key of an object."""
+    return f".{name}" if name.isidentifier() and name.isascii() else f".[{json.dumps(name)}]"
