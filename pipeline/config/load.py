@@ -143,7 +143,7 @@ def _validated(
         mistakes += [
             line for key, one in new.items() if key not in follows for line in _explain(path, one, places, left)
         ]
-        told |= new.keys()
+        told |= new.keys() | {key_of(one, left) for one in errors if one["type"] == "missing"}
         left = without(errors, left)
         try:
             salvaged = _Salvaged.model_validate_json(json.dumps(left, default=str))
@@ -316,6 +316,8 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         allowed = _allowed(full[:-1])
         near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}? " if near else ""
+        if len(where) > 1 and where[-1] in RunConfig.model_fields:
+            hint = f"{where[-1]} belongs to the top level of the file, beside {where[0]}; "
         return [f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"]
     if kind == "missing":
         return [f"{place}: {key} is missing; {_description(full)}"]
@@ -325,6 +327,9 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         return [f"{place}: {key}: {context['error']}"] if key else []
     alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
     hint = f"did you mean {alike[0]}? " if alike else ""
+    if isinstance(value, bool) and kind == "string_type":
+        code = ", or the code nob_Latn for Norwegian" if where[-1] == "lang" else ""
+        hint = f"YAML reads no, off, yes and on as false and true; write the word in quotes{code}; "
     named = next((step for step in reversed(where) if not step.isdigit()), key)
     return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. About {named}: {_description(full)}"]
 

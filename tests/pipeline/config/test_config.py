@@ -36,6 +36,25 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "told"),
+    [
+        ("lang: eng_Latn", "lang: no", "lang is false; YAML reads no, off, yes and on .* quotes, or the code nob_Latn"),
+        ("name: test", "name: yes", "name is true; YAML reads .* write the word in quotes; allowed: string"),
+        (
+            "lang: eng_Latn",
+            "lang: und, chunk_bytes: 9",
+            "unknown key input 1: chunk_bytes; chunk_bytes belongs to the top",
+        ),
+        ("input:", "inputs:", "unknown key inputs; did you mean input?"),
+    ],
+)
+def test_usual_mistakes_have_a_hint_and_one_line(tmp_path: Path, good: str, bad: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told.replace("?", r"\?")) as caught:
+        load_config(write(tmp_path, GOOD.replace(good, bad)))
+    assert len(str(caught.value).splitlines()) == 1, caught.value
+
+
 def test_short_forms_and_relative_paths(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, GOOD + "launcher: inline\n"))
     assert config.output == str(tmp_path / "out")
