@@ -391,7 +391,7 @@ class Corpus:
         names = self.parts
         if isinstance(part, int):
             if not -len(names) <= part < len(names):
-                raise CorpusError(f"{self.url} has {len(names)} parts; there is no part number {part}")
+                raise CorpusError(f"{self.url} has {counted(len(names), 'part')}; there is no part number {part}")
             part = names[part]
         number = self.chunks.by_id.get(layout.part_owner(part))
         for state in self._parts_of(number) if number is not None else ():

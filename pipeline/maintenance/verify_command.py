@@ -47,7 +47,7 @@ def compare_corpora(one: Corpus, other: Corpus) -> Comparison:
     for mine, theirs, where in ((one, other, other.url), (other, one, one.url)):
         lacking = sorted(set(mine.parts) - set(theirs.parts))
         if lacking:
-            result.wrong.append(f"{where} lacks {len(lacking)} parts, the first is {lacking[0]}")
+            result.wrong.append(f"{where} lacks {counted(len(lacking), 'part')}, the first is {lacking[0]}")
     for part in sorted(set(one.parts) & set(other.parts)):
         result.parts += 1
         columns = [_columns(corpus, part) for corpus in (one, other)]

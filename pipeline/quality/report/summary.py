@@ -143,7 +143,8 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
 def _complete(found: Gathered) -> Note:
     accounting = found.accounting
     if accounting.complete:
-        return Note(f"All {number(accounting.parts)} parts have every stage: {', '.join(accounting.rows)}.", "good")
+        have = "The part has" if accounting.parts == 1 else f"All {counted(accounting.parts, 'part')} have"
+        return Note(f"{have} every stage: {', '.join(accounting.rows)}.", "good")
     open_parts = [f"{stage} on {counted(count, 'part')}" for stage, count in accounting.open_parts.items()]
     chunks = [f"segment on {counted(accounting.open_chunks, 'chunk')}"] if accounting.open_chunks else []
     return Note(f"Not done yet: {', '.join(chunks + open_parts)}.", "look")

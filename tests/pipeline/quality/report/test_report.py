@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,11 @@ def test_problems_are_not_called_balance(full: Gathered) -> None:
     shown = plain(Page(page_of(full)).text)
     assert "3 values did not fit its type and became null." in shown
     assert "The accounting does not balance: 1 problem below." in shown and "The accounting balances" not in shown
+
+
+def test_one_part_is_not_all_parts(full: Gathered) -> None:
+    one = dataclasses.replace(full.accounting, parts=1, open_parts=Counter(), open_chunks=0)
+    assert "The part has every stage: " in plain(Page(page_of(dataclasses.replace(full, accounting=one))).text)
 
 
 def test_the_same_corpus_gives_the_same_bytes_in_its_own_folder(made: Corpus) -> None:
