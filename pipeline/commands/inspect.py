@@ -141,8 +141,8 @@ def export(
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="float32 or float16 [parquet, hub: float32; numpy, webdataset, lance: float16], or none, which leaves "
-            "them out of parquet, hub and lance",
+            help="float32, float16, or none, which leaves them out of parquet, hub and lance [parquet, hub: float32; "
+            "numpy, webdataset, lance: float16]",
         ),
     ] = None,
     row_group_rows: Annotated[
@@ -197,7 +197,8 @@ def export(
 
       pipeline export runs/sample --format parquet --to sample-parquet
 
-      pipeline export runs/sample --format numpy --to sample-numpy --vectors float32
+      pipeline export runs/sample --format numpy --to sample-numpy
+        --vectors float32
 
       pipeline export runs/sample --format hub --to sample-hub --licence cc-by-4.0
         --push me/sample

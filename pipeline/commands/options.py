@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -166,11 +167,17 @@ def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., 
     return called
 
 
+_LINE_END = re.compile(r"(?<=\S)\n(?=\S)")  # inside a paragraph; examples are indented
+
+
 class Command(TyperCommand):
     """A command of which no argument and no option is an empty text, which it would take for this folder, or for none.
 
-    A variable of a script that is not set gives one.
+    A variable of a script that is not set gives one. The paragraphs of its help are as wide as the terminal.
     """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options | {"help": _LINE_END.sub(" ", options["help"] or "")})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as always. Raises `ConfigError` for an empty text."""

@@ -218,14 +218,16 @@ def evaluate(
     """Measure how well models predict the next sentence of held-out documents, as in Table 3 of the LCM paper.
 
     Every sentence except the first of a document is predicted from the true
-    sentences before it. l2 is the distance in SONAR space; l2_r is the same after
-    decoding and encoding again; par says how much more the prediction resembles
+    sentences before it. l2 is the distance in SONAR space, and l2_squared its
+    square, as in the paper's formula; l2_r is l2 after decoding and encoding
+    again; par says how much more the prediction resembles
     the context than the true sentence does; ca is the share of other sentences
     that are further away; mi is the mutual information with the ten sentences
     before, by a language model. ca_cosine is ca by the cosine of normalised
     embeddings, and top1 how often no other sentence is nearer. nll is how
     unlikely the decoder finds the true sentence, given the prediction, in nats
-    per token, and bpc in bits per character. Two baselines that learn nothing and
+    per token, and bpc in bits per character. rouge_l is ROUGE-L of the decoded
+    prediction against the true sentence, by words. Two baselines that learn nothing and
     the true sentences are shown for comparison.
 
     The table is written to train/NAME/evaluation for every model. With --sweep,
@@ -392,9 +394,11 @@ def generate(
 
       pipeline generate --model lcm-tiny-books --prompt story.txt
 
-      pipeline generate runs/books --model two-tower --prompt story.txt --lang deu_Latn
+      pipeline generate runs/books --model two-tower --prompt story.txt
+        --lang deu_Latn
 
-      pipeline generate runs/books --model two-tower --split test --documents 20 --judge
+      pipeline generate runs/books --model two-tower --split test
+        --documents 20 --judge
 
       pipeline generate runs/summaries --model two-tower --split test --ratio 0.2
         --scores scores.csv
@@ -450,7 +454,8 @@ def export_model(
 
     Examples:
 
-      pipeline export-model runs/books --model two-tower --to models/two-tower --licence mit
+      pipeline export-model runs/books --model two-tower --to models/two-tower
+        --licence mit
 
       pipeline generate --model models/two-tower --prompt story.txt
     """

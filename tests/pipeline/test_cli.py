@@ -12,8 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from pipeline.cli import app
 from pipeline.corpus.reader import Corpus
+from pipeline.training.evaluation.measure import METRICS
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline, pipeline_process
 from tests.support.processes import start
@@ -172,6 +175,16 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
 )
 def test_help_has_an_example(command: str) -> None:
     assert f"pipeline {command}" in pipeline(command, "--help").stdout
+
+
+def test_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]  # it is a group
+        assert not re.search(r"\S\n\S", command.help or ""), name
+
+
+def test_every_metric_is_explained() -> None:
+    told = pipeline("evaluate", "--help").stdout.partition("Examples")[0]
+    assert set(METRICS) <= set(re.findall(r"\w+", told))
 
 
 @pytest.mark.slow  # imports torch in a process of its own
