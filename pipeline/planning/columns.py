@@ -109,13 +109,22 @@ def metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:
 
 
 def parts_of_texts(seen: RecordSample, text: str) -> list[str]:
-    """Return other columns that hold texts: of questions and answers, or with values too long for metadata."""
+    """Return other columns that hold texts: of questions and answers, or with values too long for metadata.
+
+    Those that the text already has in it, as after joining them, are left out.
+    """
+
+    def joined(column: str) -> bool:
+        pairs = [(one.get(column) or "", one.get(text) or "") for one in seen.values]
+        return all(isinstance(part, str) and isinstance(whole, str) and part in whole for part, whole in pairs)
+
     return [
         column
         for column in seen.columns
         if column != text
         and any(" " in one or not one.isascii() for one in strings(seen, column))
         and (column.lower() in PART_NAMES or any(len(one) > SHORT for one in strings(seen, column)))
+        and not joined(column)
     ]
 
 

@@ -250,6 +250,9 @@ def test_other_columns_with_texts_are_told(tmp_path: Path) -> None:
     text = pipeline("init", "a.jsonl", "--to", "-").stdout
     assert "text: output" in text and "# instruction is text also, and is not read" in text
     assert "jq -c '.text = ([.instruction, .output] | join(\"\\n\\n\"))' FILE" in text
+    joined = [{**one, "text": f"{one['instruction']}\n\n{one['output']}"} for one in rows]
+    write_jsonl(tmp_path / "b.jsonl", joined)
+    assert "text also" not in pipeline("init", "b.jsonl", "--to", "-").stdout
 
 
 def test_the_language_of_all_texts_that_could_be_judged_is_written(tmp_path: Path) -> None:
