@@ -36,7 +36,9 @@ from pipeline.training.status import TrainingStatus, training_status
 LOG_WIDTH = 160  # of what workers print
 
 
-def spread(config: Config, console: Console, url: str, run: str, processes: int | None) -> None:
+def spread(
+    config: Config, console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]
+) -> None:
     """Train on the cluster of a configuration until the model is done.
 
     Args:
@@ -45,17 +47,21 @@ def spread(config: Config, console: Console, url: str, run: str, processes: int 
         url: the corpus.
         run: the folder of the training.
         processes: how many processes train; None for one per GPU.
+        begin: is told their number before they start; it may refuse.
     """
     assert config.train
-    settings = config.train.model_copy(update={"processes": processes})
     before = signal.getsignal(signal.SIGINT)
     try:
         with joined(checked_address(config), show=True):
             check_nodes(config, run, ())
+            wanted = scaling(nodes_of_ray(), processes)
+            assert isinstance(wanted.num_workers, int)
+            begin(wanted.num_workers)
             _fit(
                 partial(_work, url, run, config.launcher.storage_patience),
                 Store(url),
-                settings,
+                config.train,
+                wanted,
                 partial(training_status, Store(url), run),
             )
     finally:
@@ -69,14 +75,16 @@ def _work(url: str, run: str, patience: float) -> None:
     work(Console(width=LOG_WIDTH), url, run, patience)
 
 
-def _fit(work: Callable[[], None], store: Store, settings: TrainSettings, look: Callable[[], TrainingStatus]) -> None:
+def _fit(
+    work: Callable[[], None], store: Store, settings: TrainSettings, wanted: ScalingConfig,
+    look: Callable[[], TrainingStatus],
+) -> None:  # fmt: skip
     """Run `work` in the workers of the Ray that this process has joined, until it returns in all of them.
 
     `work` must be importable on all nodes. If it raises a `PipelineError`, that is raised here.
     """
     fs, root = filesystem(store.url)
     own = f"{settings.folder}/ray-{secrets.token_hex(3)}"
-    wanted = scaling(nodes_of_ray(), settings.processes)
     backend = "cpu:gloo,cuda:nccl" if wanted.use_gpu else "gloo"
     config: Any = RunConfig(
         name=own.rpartition("/")[2],

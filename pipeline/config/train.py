@@ -311,6 +311,15 @@ class TrainSettings(Settings):
         """Micro-batches of a step, over all processes."""
         return self.batch_concepts // self.micro_concepts
 
+    def check_shared(self, processes: int) -> None:
+        """Raise `ConfigError` if so many processes cannot share the micro-batches of a step."""
+        if self.per_step % processes:
+            raise ConfigError(
+                f"a step has {self.per_step} micro-batches (batch_concepts / micro_concepts), which {processes} "
+                f"processes cannot share; give a batch_concepts of a multiple of {processes * self.micro_concepts}, or "
+                "fewer micro_concepts"
+            )
+
     @property
     def folder(self) -> str:
         """The folder of the training, in the corpus."""

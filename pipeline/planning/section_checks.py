@@ -4,6 +4,7 @@ their data.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import os
@@ -100,7 +101,7 @@ def section_problems(
     return [
         *_select(config, KeptSample.of(config, samples)),
         *_train(config, read),
-        *((("train", "trackers"), text) for text in _trackers(config)),
+        *training_problems(config),
         *_codes(config, chunks, read),
         *_predictor(config, chunks, read),
         *_files(config),
@@ -175,25 +176,10 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
         return
     if config.encode is None:
         yield ("train",), "train needs what encode makes: add a section `encode: {}`"
-    try:
+    quantised = False
+    with contextlib.suppress(CardError):  # reported elsewhere
         quantised = load_lcm_card(train.model).quantised
-    except CardError:
-        quantised = False  # reported elsewhere
-    else:
-        try:
-            card = train.card
-            quantised = card.quantised
-            if card.context > train.micro_concepts:
-                yield (
-                    ("train", "micro_concepts"),
-                    (
-                        f"train.micro_concepts is {train.micro_concepts}, the context of {card.name} {card.context}: a "
-                        f"document may be that long; give {card.context} or more, and no less for train.batch_concepts"
-                    ),
-                )
-        except CardError as error:  # of an objective or of sampling that the model does not know
-            where = str(error).partition(":")[0]
-            yield tuple(where.split(".")) if where.startswith("train.") else ("train", "objective"), str(error)
+        quantised = train.card.quantised
     if quantised and config.rvq is None:
         yield (
             ("train", "model"),
@@ -233,8 +219,37 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
     yield from _empty_splits(config, read)
 
 
-def _trackers(config: RunConfig) -> Iterator[str]:
-    return tracker_problems(config.train, config.output) if config.train else iter(())
+def training_problems(config: RunConfig) -> Iterator[Problem]:
+    """Yield what is wrong with the section train, whatever the corpus holds."""
+    train = config.train
+    if not train:
+        return
+    try:
+        load_lcm_card(train.model)
+    except CardError:
+        pass  # reported elsewhere
+    else:
+        try:
+            card = train.card
+            if card.context > train.micro_concepts:
+                yield (
+                    ("train", "micro_concepts"),
+                    (
+                        f"train.micro_concepts is {train.micro_concepts}, the context of {card.name} {card.context}: a "
+                        f"document may be that long; give {card.context} or more, and no less for train.batch_concepts"
+                    ),
+                )
+        except CardError as error:  # of an objective or of sampling that the model does not know
+            where = str(error).partition(":")[0]
+            yield tuple(where.split(".")) if where.startswith("train.") else ("train", "objective"), str(error)
+    yield from ((("train", "trackers"), text) for text in tracker_problems(train, config.output))
+    first = train.init_from
+    if first and first not in (ships := trained_lcms()) and "://" not in first and not Path(first).exists():
+        yield (
+            ("train", "init_from"),
+            f"train.init_from {first} does not exist; give the folder of a trained model, …/train/NAME, or one that "
+            f"ships: {', '.join(ships)}",
+        )
 
 
 def _empty_splits(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]:
@@ -317,7 +332,7 @@ def _few_sentences(chunks: ChunkTable, needed: int) -> int | None:
 
 
 def _files(config: RunConfig) -> Iterator[Problem]:
-    """Check that artifacts of other corpora, and initial weights, exist."""
+    """Check that artifacts of other corpora exist."""
     for section in FITS:
         file = getattr(getattr(config, section), "file", None)
         if file and not is_remote(file) and not Path(file).is_file():
@@ -325,13 +340,6 @@ def _files(config: RunConfig) -> Iterator[Problem]:
                 (section, "file"),
                 (f"{section}.file {file} does not exist; give the path of a file in a corpus's fits/, or leave it out"),
             )
-    first = config.train.init_from if config.train else None
-    if first and first not in (ships := trained_lcms()) and not is_remote(first) and not Path(first).exists():
-        yield (
-            ("train", "init_from"),
-            f"train.init_from {first} does not exist; give the folder of a trained model, …/train/NAME, or one that "
-            f"ships: {', '.join(ships)}",
-        )
 
 
 def _output(config: RunConfig) -> Iterator[Problem]:

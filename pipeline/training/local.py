@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import torch
 from rich.console import Console
@@ -17,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.config.train import TrainSettings
 from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
 from pipeline.training.status import failure_of
@@ -49,7 +51,18 @@ def check_processes(processes: int | None, oversubscribe: bool = False) -> None:
         )
 
 
-def here(console: Console, url: str, run: str, processes: int | None) -> None:
+def check_parallel(settings: TrainSettings) -> None:
+    """Raise `ConfigError` if a single process of this machine would share the model with others."""
+    if settings.parallel == "fsdp" and count_of(settings.processes) == 1:
+        raise ConfigError("train.parallel is fsdp, but there is one process; give train.processes, or ddp")
+
+
+def count_of(processes: int | None) -> int:
+    """Return how many processes train on this machine if so many are asked for."""
+    return processes or torch.cuda.device_count() or 1
+
+
+def here(console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]) -> None:
     """Train on this machine; return when the training is done, or saved after a request to stop.
 
     Args:
@@ -57,13 +70,15 @@ def here(console: Console, url: str, run: str, processes: int | None) -> None:
         url: the corpus.
         run: the folder of the training.
         processes: how many processes train; None for one per GPU.
+        begin: is told their number before they start; it may refuse.
 
     Raises:
         CorpusError: if a process was killed or failed. What the processes recorded before they gave up is raised as it
             is: another start would fail in the same way.
         ConfigError: if the processes recorded that a setting is impossible.
     """
-    count = processes or torch.cuda.device_count() or 1
+    count = count_of(processes)
+    begin(count)
     if count == 1:
         work(console, url, run)
         return

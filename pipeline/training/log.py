@@ -19,11 +19,10 @@ from pipeline.base.formats import duration, number
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import is_local
 from pipeline.training.record import Started
-from pipeline.training.status import METRICS, Numbers, read_metrics
+from pipeline.training.status import BOARD, METRICS, Numbers, read_metrics
 from pipeline.training.trackers.about import OTHERS, about
 from pipeline.training.trackers.feed import Feed
 
-BOARD = "tensorboard"
 WRITE_SECONDS = 10.0
 LINE_SECONDS = 5.0
 WIDE = 150  # columns that the numbers of a step need beside a bar

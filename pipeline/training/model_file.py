@@ -115,9 +115,23 @@ def check_model(store: Store, run: str) -> None:
     about = model_header(store, run)
     if store.exists(f"{run}/{RECORD}") and about.pinned != read_started(store, run).pinned:
         raise CorpusError(f"{store.url}/{run}/{MODEL} is the model of another training than {RECORD} says; {BROKEN}")
+    _check_files(store, run, about)
+
+
+def _check_files(store: Store, run: str, about: ModelHeader) -> None:
+    """Raise `CorpusError` if the files of a finished model are not those of its description."""
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
             raise _changed(store, run, path)
+
+
+def check_initial(store: Store, run: str) -> None:
+    """Raise `CorpusError` if the weights that a training would begin with are not whole. Reads them."""
+    if store.exists(f"{run}/{MODEL}"):
+        _check_files(store, run, model_header(store, run))
+        return
+    for path, what in checkpoint.damage(store, newest(store, run)):
+        raise CorpusError(f"{store.url}/{path} {what}; restore it, or begin with other weights (train.init_from)")
 
 
 def _changed(store: Store, run: str, path: str) -> CorpusError:
@@ -185,6 +199,19 @@ def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
     Raises:
         CorpusError: if there is less memory than its weights take in float32; before any of it is taken.
     """
+    _check_memory(card, make)
+    return make()
+
+
+def check_fits(store: Store, pinned: Pinned) -> None:
+    """Raise `CorpusError` if this machine has not the memory for the model that a training of a corpus would make."""
+    card = LcmCard.model_validate_json(json.dumps(pinned.card))
+    scaler = RobustScaler(torch.zeros(pinned.dim), torch.ones(pinned.dim))
+    vocabulary = pinned.tokenizer.vocabulary if pinned.tokenizer else None
+    _check_memory(card, partial(build, card, scaler, codebooks_of(store, pinned), vocabulary))
+
+
+def _check_memory(card: LcmCard, make: Callable[[], Lcm]) -> None:
     needed = 4 * sum(math.prod(shape) for shape in _shapes(make, f"the model {card.name}").values())
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
@@ -192,7 +219,6 @@ def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
             f"the weights of the model {card.name} take {size(needed)} in float32, and this machine has {size(there)} "
             "of memory; correct the numbers of its card, or use a larger machine"
         )
-    return make()
 
 
 def _shapes(make: Callable[[], Lcm], where: str) -> dict[str, list[int]]:

@@ -11,9 +11,9 @@ from safetensors.torch import save
 from pipeline.base.errors import CorpusError
 from pipeline.storage.store import Store
 from pipeline.training.distributed import Processes
+from pipeline.training.status import NOT_FINITE
 from pipeline.training.step import Micro, Pending, Result
 
-FOLDER = "not-finite"
 SHOWN = 5  # documents that are named per process
 
 
@@ -50,7 +50,7 @@ def stop(
     said = []
     for micro, (at_fault, why) in zip(pending.micros, faults, strict=True):
         if why or not anybody:
-            path = f"{run}/{FOLDER}/step-{pending.step:08d}-micro-{micro.number:09d}.safetensors"
+            path = f"{run}/{NOT_FINITE}/step-{pending.step:08d}-micro-{micro.number:09d}.safetensors"
             sequences = _sequences_of(micro).tolist()
             named = names(sequences)
             store.write(path, _saved(micro, named))

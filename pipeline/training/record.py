@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import ConfigError, MissingError
@@ -160,11 +162,28 @@ def located(place: str) -> tuple[Store, str]:
     return Store(url), f"{folder}/{name}"
 
 
+def check_own_folder(config: RunConfig) -> None:
+    """Raise `ConfigError` if a training would begin with the weights in its own folder, which it writes."""
+    assert config.train
+    first, store, run = config.train.init_from, Store(config.output), config.train.folder
+    if first is not None and _resolved(*located(first)) == _resolved(store, run):
+        raise ConfigError(
+            f"train.init_from is this training's own folder, {first}; give train.name another name, and the model that "
+            "is there stays"
+        )
+
+
+def _resolved(store: Store, run: str) -> str:
+    place = f"{store.url.rstrip('/')}/{run}"
+    return os.path.realpath(fsspec.core.url_to_fs(place)[1]) if store.local else place
+
+
 def check_initial_weights(config: RunConfig) -> None:
     """Raise `ConfigError` if a training would begin with the weights of another model, as far as it is known before
-    any work: by its card and its encoder.
+    any work: by its card and its encoder; or with those in its own folder.
     """
     assert config.train
+    check_own_folder(config)
     if config.train.init_from is None:
         return
     store, run = located(config.train.init_from)
@@ -198,6 +217,7 @@ def check_weights(place: str, theirs: Pinned, ours: dict[str, Any]) -> None:
 def changed_since(store: Store, config: RunConfig) -> list[str]:
     """Return `key old → new` for what has changed since the training was begun, so that it could not continue."""
     assert config.train
+    check_own_folder(config)
     return differences(config, read_started(store, config.train.folder).pinned)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
@@ -25,10 +26,10 @@ from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import UNCOMPARED
 from pipeline.corpus.tombstones import purged_from
-from pipeline.planning.section_checks import tracker_problems
+from pipeline.planning.section_checks import training_problems
 from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, is_unfinished
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_columns, check_content, check_files, check_mix, texts_in_train
 from pipeline.training.data.index import (
@@ -49,6 +50,7 @@ from pipeline.training.record import (
     Started,
     as_begun,
     asked,
+    check_own_folder,
     check_weights,
     continues_full_attention,
     differences,
@@ -59,10 +61,11 @@ from pipeline.training.record import (
     refuse,
     write_started,
 )
-from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
+from pipeline.training.status import FILES, FOLDERS, MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
-Spread = Callable[[Console, str, str, int | None], None]  # (console, corpus, run, processes): trains
+Begin = Callable[[int], None]  # (processes that will train): writes what they read; nothing refuses to train after it
+Spread = Callable[[Console, str, str, int | None, Begin], None]  # (console, corpus, run, processes, begin): trains
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
@@ -71,14 +74,14 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     Args:
         console: where progress is shown.
         config: the configuration, with a section `train`.
-        fresh: whether what was trained under that name is deleted first.
+        fresh: whether what was trained under that name is deleted first, once all checks have passed.
         spread: starts the processes; None to start them on this machine.
 
     Raises:
         KeyboardInterrupt: if it was asked to stop; what was trained is saved.
     """
-    from pipeline.training.local import check_processes, here
-    from pipeline.training.model_file import check_model
+    from pipeline.training.local import check_parallel, check_processes, here
+    from pipeline.training.model_file import check_fits, check_model
     from pipeline.training.worker import progress
 
     be_patient(config.launcher.storage_patience)
@@ -86,13 +89,18 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     if spread is None:
         check_processes(settings.processes, settings.oversubscribe)
     with alone(store, settings):
-        run = prepare(console, config, fresh)
-        if progress(store, run).finished:
+        checked = check(console, config, fresh)
+        run = checked.run
+        if checked.is_trained:
+            checked.begin(1)
             check_model(store, run)
             console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return
-        (spread or here)(console, config.output, run, settings.processes)
+        if spread is None:
+            check_parallel(checked.started.settings)
+            check_fits(store, checked.started.pinned)
+        (spread or here)(console, config.output, run, settings.processes, checked.begin)
     now = progress(store, run)
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
@@ -140,46 +148,102 @@ def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]
     return locked(store, "training", training=settings.folder)
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A training that nothing keeps from starting. scaler: the file to write; None if it is there."""
+
+    store: Store
+    started: Started
+    scaler: bytes | None
+    fresh: bool
+
+    @property
+    def run(self) -> str:
+        """The folder of the training."""
+        return self.started.settings.folder
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its model is written, and stays."""
+        return not self.fresh and self.store.exists(f"{self.run}/{MODEL}")
+
+    def begin(self, processes: int) -> None:
+        """Write what processes of the training read; with `fresh`, delete what was trained before. Raises `ConfigError`
+        before that if so many processes cannot train it.
+        """
+        if not self.is_trained:
+            self.started.settings.check_shared(processes)
+        if self.fresh:
+            _forget(self.store, self.run)
+        clear_failure(self.store, self.run)
+        if self.scaler is not None:
+            self.store.write(f"{self.run}/{SCALER}", self.scaler)
+        write_started(self.store, self.run, self.started)
+
+
 def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
     """Check what is asked for, and write the record that processes of the training read.
 
     Args:
         console: where is shown what was decided.
         config: the configuration, with a section `train`; `ConfigError` is raised if it does not fit the corpus.
-        fresh: whether what was trained under that name is deleted first.
+        fresh: whether what was trained under that name is deleted, once all checks have passed.
 
     Returns:
         The folder of the training.
     """
-    settings = settings_of(config)
-    run, corpus, card = settings.folder, Corpus(config.output), settings.card
-    store = corpus.store
-    _check_trackers(config, settings)
-    if fresh:
-        checkpoint.forget(store, run)
-        store.delete_folder(run)
-    clear_failure(store, run)
-    pinned, digest = None, ""
-    if checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"):
-        started = read_started(store, run)
-        pinned, digest = started.pinned, started.scaler
-        settings = as_begun(settings, pinned.settings)
-        if continues_full_attention(config, pinned):
-            console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
-        refuse(run, differences(config, pinned))
-        if not store.exists(f"{run}/{MODEL}"):
-            _make_again(config, settings, corpus, pinned)
-        if not store.exists(f"{run}/{SCALER}"):
-            _write_scaler(store, settings, pinned, digest)
-    if pinned is None:
+    checked = check(console, config, fresh)
+    checked.begin(processes_of(config))
+    return checked.run
+
+
+def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
+    """Check what is asked for; of the training, nothing is written or deleted yet.
+
+    Args:
+        console: where is shown what was decided.
+        config: the configuration, with a section `train`; `ConfigError` is raised if it does not fit the corpus.
+        fresh: whether it begins, whatever was trained under that name.
+
+    Returns:
+        The training.
+    """
+    settings, corpus = settings_of(config), Corpus(config.output)
+    run, store = settings.folder, corpus.store
+    begins = fresh or not (checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"))
+    check_own_folder(config)
+    _check_section(config, begins)
+    card = settings.card
+    if begins:
         settings = settings.with_lanes(processes_of(config))
         pinned, settings = _pin(console, config, settings, card, corpus)
-        digest = _write_scaler(store, settings, pinned)
-    if not store.exists(f"{run}/{MODEL}"):
         _check_content(console, settings, card, corpus, pinned)
-    started = Started(pinned=pinned, settings=settings, scaler=digest)
-    write_started(store, run, started)
-    return run
+        scaler = _scaler(store, settings, pinned)
+        return Checked(store, Started(pinned=pinned, settings=settings, scaler=content_digest(scaler)), scaler, fresh)
+    started = read_started(store, run)
+    pinned = started.pinned
+    settings = as_begun(settings, pinned.settings)
+    if continues_full_attention(config, pinned):
+        console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
+    refuse(run, differences(config, pinned))
+    if not store.exists(f"{run}/{MODEL}"):
+        _make_again(config, settings, corpus, pinned)
+        _check_content(console, settings, card, corpus, pinned)
+    lost = None if store.exists(f"{run}/{SCALER}") else _scaler(store, settings, pinned, started.scaler)
+    digest = started.scaler if lost is None else content_digest(lost)
+    return Checked(store, Started(pinned=pinned, settings=settings, scaler=digest), lost, fresh)
+
+
+def _forget(store: Store, run: str) -> None:
+    """Delete what a training wrote, the model first; other files in its folder, which may be a link, are not ours."""
+    checkpoint.forget(store, run)
+    for name in FILES:
+        store.delete(f"{run}/{name}")
+    for name in store.folders(run):
+        if FOLDERS.fullmatch(name):
+            store.delete_folder(f"{run}/{name}")
+    for path in filter(is_unfinished, store.find_any(run, ["."])):
+        store.delete(path)
 
 
 def _check_content(console: Console, settings: TrainSettings, card: LcmCard, corpus: Corpus, pinned: Pinned) -> None:
@@ -192,12 +256,13 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
             console.print(UNCOMPARED.format(there.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _check_trackers(config: RunConfig, settings: TrainSettings) -> None:
-    lacking = missing_extras(["train"]) if "tensorboard" in settings.trackers else None
-    problems = [*([lacking] if lacking else []), *tracker_problems(settings, config.output)]
-    if problems:
-        place = config.place("train", "trackers")
-        raise ConfigError("\n".join(f"{place}: {one}" for one in problems))
+def _check_section(config: RunConfig, begins: bool) -> None:
+    """Raise `ConfigError` for a section train that cannot be, with the lines; of one that goes on, trackers count."""
+    lacking = missing_extras(["train"]) if "tensorboard" in settings_of(config).trackers else None
+    problems = [*([(("train", "trackers"), lacking)] if lacking else []), *training_problems(config)]
+    said = [f"{config.place(*keys)}: {text}" for keys, text in problems if begins or keys == ("train", "trackers")]
+    if said:
+        raise ConfigError("\n".join(said))
 
 
 def processes_of(config: RunConfig) -> int:
@@ -206,18 +271,6 @@ def processes_of(config: RunConfig) -> int:
     if launcher.kind == "slurm":
         return launcher.train_nodes * (settings.processes or launcher.gpus_per_node or 1)
     return settings.processes or 1
-
-
-def _write_scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> str:
-    """Write the scaler beside the model, and return its digest. Raises `CorpusError` if it is not the wanted one."""
-    data = _scaler(store, settings, pinned)
-    digest, path = content_digest(data), f"{settings.folder}/{SCALER}"
-    if wanted not in ("", digest):
-        raise CorpusError(
-            f"{store.url}/{path} is gone, and its source has changed since; restore it, or start over with --fresh"
-        )
-    store.write(path, data)
-    return digest
 
 
 def _check_encoder(config: RunConfig, corpus: Corpus) -> None:
@@ -347,15 +400,27 @@ def _pin(
     return pinned, settings
 
 
-def _scaler(store: Store, settings: TrainSettings, pinned: Pinned) -> bytes:
-    """Return the corpus's scaler, or that of the initial weights. Raises `ConfigError` if these do not fit."""
-    if not settings.init_from:
-        return read_artifact(store, FitRef(**pinned.scaler))
-    from pipeline.training.model_file import model_header  # torch
+def _scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> bytes:
+    """Return the corpus's scaler, or that of the initial weights.
 
-    there, run = located(settings.init_from)
-    check_weights(settings.init_from, model_header(there, run).pinned, pinned.weights_are_for)
-    return there.read(f"{run}/{SCALER}")
+    Raises `ConfigError` if these do not fit, `CorpusError` if they are damaged, or the scaler is not the wanted one.
+    """
+    if settings.init_from:
+        from pipeline.training.model_file import check_initial, model_header  # torch
+
+        there, run = located(settings.init_from)
+        check_weights(settings.init_from, model_header(there, run).pinned, pinned.weights_are_for)
+        if not wanted:  # those that begin; later there are checkpoints
+            check_initial(there, run)
+        data = there.read(f"{run}/{SCALER}")
+    else:
+        data = read_artifact(store, FitRef(**pinned.scaler))
+    if wanted not in ("", content_digest(data)):
+        raise CorpusError(
+            f"{store.url}/{settings.folder}/{SCALER} is gone, and its source has changed since; restore it, or start "
+            "over with --fresh"
+        )
+    return data
 
 
 def check_index(index: Index, settings: TrainSettings, card: LcmCard) -> None:

@@ -20,7 +20,10 @@ FOLDER = "train"
 RECORD, JOB, FAILED = "run.json", "job.json", "failed.txt"
 METRICS, MODEL = "metrics.jsonl", "model.json"
 SCALER, WEIGHTS = "scaler.safetensors", "model.safetensors"
-CHECKPOINTS, EVALUATION = "checkpoints", "evaluation"
+IDENTITY = "trackers.json"
+CHECKPOINTS, EVALUATION, BOARD, NOT_FINITE = "checkpoints", "evaluation", "tensorboard", "not-finite"
+FILES = (MODEL, WEIGHTS, SCALER, METRICS, JOB, FAILED, IDENTITY, RECORD)  # that a training writes
+FOLDERS = re.compile(rf"{EVALUATION}|{BOARD}|{NOT_FINITE}|mlflow|wandb|ray-[0-9a-f]{{6}}")  # besides checkpoints
 MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
 _REMEDY = "restore it from a copy, or start the training over: pipeline train corpus.yaml --fresh"
 

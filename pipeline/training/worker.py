@@ -102,12 +102,7 @@ class _Work:
         self.console, self.store, self.run, self.record, self.processes = console, store, run, record, processes
         self.settings: TrainSettings = record.settings
         self.card = LcmCard.model_validate(record.pinned.card)
-        if self.settings.per_step % processes.world:
-            raise ConfigError(
-                f"a step has {self.settings.per_step} micro-batches (batch_concepts / micro_concepts), which "
-                f"{processes.world} processes cannot share; give a batch_concepts of a multiple of "
-                f"{processes.world * self.settings.micro_concepts}, or fewer micro_concepts"
-            )
+        self.settings.check_shared(processes.world)
 
     def all(self, asked_to_stop: Callable[[], bool]) -> None:
         dtype = _dtype(self.settings, self.processes.device)

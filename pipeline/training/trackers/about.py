@@ -13,9 +13,8 @@ from pipeline.storage.records import read_json
 from pipeline.storage.remote import is_remote, without_credentials
 from pipeline.storage.store import Store
 from pipeline.training.record import Started
-from pipeline.training.status import Numbers
+from pipeline.training.status import IDENTITY, Numbers
 
-IDENTITY = "trackers.json"
 KINDS = ("train", "validation")  # of lines; each has a loss
 OTHERS = ("wandb", "mlflow")  # those with a process of their own
 

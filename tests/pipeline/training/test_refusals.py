@@ -74,6 +74,72 @@ def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
         trained(bare, "x")
 
 
+def test_starting_over_deletes_what_a_training_wrote_and_only_once_nothing_refuses(
+    made_corpus: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(made_corpus.parent, tmp_path / "copy")
+    path, out = tmp_path / "copy/corpus.yaml", tmp_path / "copy/out"
+    for name in ("kept", "first"):
+        trained(path, name, steps=1, validation_concepts=0)
+    kept = out / "train/kept"
+    (kept / "notes").mkdir()
+    (kept / "notes/mine.txt").touch()
+
+    def files() -> dict[Path, bytes]:
+        return {one: one.read_bytes() for one in kept.rglob("*") if one.is_file()}
+
+    def refused(told: str, **settings: Any) -> None:
+        before = files()
+        with pytest.raises((ConfigError, CorpusError), match=told):
+            trained(path, "kept", fresh=True, **settings)
+        assert files() == before
+
+    refused("--set train.micro_concepts=8: train.micro_concepts is 8", micro_concepts=8, batch_concepts=8)
+    refused("1 micro-batches .* which 3 processes cannot share", processes=3, batch_concepts=64)
+    refused("there is one process", parallel="fsdp")
+    refused("no model can be as large", model=str(write_card(path.parent, "huge", inner_dim=10**17, model_dim=10**6)))
+    refused("train.init_from is this training's own folder", init_from=str(kept))
+    written = path.read_text()
+    path.write_text(f"{written}\nselect: {{where: split = 'train'}}\n")
+    refused("no documents of the split validation")
+    path.write_text(written)
+    for damaged, told, settings in (
+        (next((out / "embeddings").rglob("*.parquet")), "is not what its receipt says", {}),
+        (next((out / "fits").glob("scaler.*.safetensors")), "scaler", {}),
+        (out / "train/first/model.safetensors", "is not what model.json says", {"init_from": str(out / "train/first")}),
+    ):
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+        refused(told, **settings)
+        damaged.write_bytes(whole)
+    elsewhere = tmp_path / "elsewhere"
+    kept.rename(elsewhere)
+    kept.symlink_to(elsewhere)
+    (elsewhere / "evaluation").mkdir()
+    (elsewhere / "evaluation/test.json").write_text("{}")
+    (elsewhere / ".model.safetensors.0123abcd.tmp").touch()
+    assert "trained in 1 step" in trained(path, "kept", fresh=True, steps=1, lr=0.02)
+    assert kept.is_symlink() and (elsewhere / "notes/mine.txt").exists()
+    assert not (elsewhere / "evaluation").exists() and not list(elsewhere.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative", "link", "url"])
+def test_a_training_does_not_begin_with_its_own_weights(
+    training_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    run = training_corpus.parent / "out/train/itself"
+    monkeypatch.chdir(training_corpus.parent)
+    (tmp_path / "link").symlink_to(run)
+    named = {"absolute": str(run), "relative": "out/train/itself/", "link": str(tmp_path / "link"), "url": run.as_uri()}
+    trained(training_corpus, "itself", steps=1)
+    plan = pipeline("plan", training_corpus, "--set", f"train.init_from={named[how]}", "--set", "train.name=itself")
+    assert "train.init_from is this training's own folder" in said(plan)
+    for fresh in (False, True):
+        with pytest.raises(ConfigError, match=r"is this training's own folder, .*give train\.name another name"):
+            trained(training_corpus, "itself", fresh=fresh, init_from=named[how])
+    assert (run / "model.safetensors").exists()
+
+
 def test_corpora_that_cannot_be_mixed_are_refused_before_anything_is_written(made_corpus: Path, tmp_path: Path) -> None:
     other = make_corpus(tmp_path / "other", encode={"model": "sonar-tiny"}, rvq=None)
     mix = [{"path": str(other.parent / "out")}]

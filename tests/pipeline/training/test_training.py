@@ -350,7 +350,7 @@ def test_each_process_of_a_new_training_reads_files_of_its_own(corpus: Path) -> 
     assert processes_of(load_config(corpus, (card, *nodes))) == 256
     store, three = (
         Store(str(corpus.parent / "out")),
-        load_config(corpus, (card, "train.name=nine", "train.processes=3")),
+        load_config(corpus, (card, "train.name=nine", "train.processes=3", "train.batch_concepts=6144")),
     )
     assert read_started(store, prepare(Console(quiet=True), three)).settings.lanes == 9
     trained(corpus, "nine", steps=1)
