@@ -1,4 +1,4 @@
-"""The record of exports: `exports/<time>-<id>.json`, written when an export is complete.
+"""The record of exports: `exports/<time>-<id>.json`, written just before an export is complete.
 
 An export does not change with its corpus. Its record says from which view it was made, so that `purge` can name exports
 that hold purged documents, `gc` keeps the files that they were made from, and `status` and `plan` say which are older
@@ -86,7 +86,7 @@ def record_export(
     store: Store, view: View, place: str, rows: int, select: dict[str, Any], selection: str, *, format: str,
     sentences: int, sequences: int,
 ) -> ExportRecord:  # fmt: skip
-    """Record a finished export.
+    """Record an export of which all files but `export.json` are written.
 
     Args:
         store: the corpus.
@@ -113,6 +113,22 @@ def record_export(
     )  # fmt: skip
     store.create(record.path, sealed(record.model_dump_json(indent=1)))
     return record
+
+
+def is_recorded(store: Store, view: View, place: str, selection: str) -> bool:
+    """Return whether the newest record of a place is of an export like one.
+
+    Args:
+        store: the corpus.
+        view: what was exported.
+        place: the folder of the export.
+        selection: the digest of the rows that the rules leave.
+
+    Returns:
+        Whether it is recorded.
+    """
+    wanted = _relative(place, store.url), view_digest(view), selection
+    return any((one.place, one.view, one.selection) == wanted for one in exports_of(store).records)
 
 
 def read_export(store: Store, path: str) -> ExportRecord:

@@ -1,19 +1,20 @@
 """Implements `pipeline export`: the selected sentences of a corpus in layouts that other programs load.
 
 Sequences are written part by part, each file as a whole, and `export.json` last: an export without it is unfinished.
-Then the corpus records it (`pipeline/corpus/exports.py`). The number of sentences written must equal the number
-selected. Cost: one pass over the small columns to count, and one
-over the selected text and embeddings.
+Just before it, the corpus records the export (`pipeline/corpus/exports.py`), so it knows all that are complete. The
+number of sentences written must equal the number selected. Cost: one pass over the small columns to count, and one over
+the selected text and embeddings.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.exports import record_export, view_digest
+from pipeline.corpus.exports import is_recorded, record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import UNCOMPARED, are_whole
@@ -114,7 +115,10 @@ def export_corpus(
     selection = selection_of(place, corpus, options.rules)
     if push:
         push.check()
-        if _is_written(options, selection):
+        if there := _written_before(options, selection):
+            place = os.path.realpath(options.to)
+            if not is_recorded(corpus.store, corpus.view, place, selection.digest):
+                _record(console, options.format, selection, place, there["written"])
             console.print(f"{options.to} is complete; it is uploaded as it is", markup=False, highlight=False)
             push.upload(console)
             return
@@ -147,7 +151,9 @@ def export_corpus(
 
             written = write_sonar_llm(selection, newest_config(corpus.store), target, progress)
     _balance(counts, written)
-    target.write_json("export.json", _identity(options, selection) | _about(counts, written))
+    about = _about(counts, written)
+    _record(console, options.format, selection, target.url, about["written"])
+    target.write_json("export.json", _identity(options, selection) | about)
     console.print(
         f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
         f"({counted(written.files, 'file')}, {size(written.bytes)})",
@@ -156,7 +162,6 @@ def export_corpus(
         soft_wrap=True,
     )
     console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
-    _record(console, options.format, selection, target, counts)
     if tombstone_paths(corpus.store) - purged:
         raise CorpusError(
             f"documents were purged from {corpus.url} during this export, which may hold them: delete {target.url} and "
@@ -207,13 +212,13 @@ def _balance(counts: Counts, written: Written) -> None:
         )
 
 
-def _record(console: Console, kind: str, selection: Selection, target: ExportTarget, counts: Counts) -> None:
+def _record(console: Console, kind: str, selection: Selection, place: str, written: dict[str, Any]) -> None:
     """Record the export in its corpus; say so if the corpus cannot be written to."""
     corpus = selection.corpus
     try:
         record_export(
-            corpus.store, corpus.view, target.url, corpus.rows, selection.settings.model_dump(mode="json"),
-            selection.digest, format=kind, sentences=counts.kept, sequences=counts.pieces,
+            corpus.store, corpus.view, place, corpus.rows, selection.settings.model_dump(mode="json"),
+            selection.digest, format=kind, sentences=written["sentences"], sequences=written["sequences"],
         )  # fmt: skip
     except StorageError as error:
         console.print(
@@ -235,7 +240,7 @@ def _identity(options: ExportOptions, selection: Selection) -> dict[str, object]
     }
 
 
-def _about(counts: Counts, written: Written) -> dict[str, object]:
+def _about(counts: Counts, written: Written) -> dict[str, Any]:
     return {
         "sentences": counts.sentences,
         "removed": counts.removed,
@@ -263,10 +268,10 @@ def _push(options: ExportOptions) -> Push | None:
     return Push(options.push, options.to, private=options.private, replace=options.replace)
 
 
-def _is_written(options: ExportOptions, selection: Selection) -> bool:
-    """Return whether the local folder already holds this very export, complete."""
+def _written_before(options: ExportOptions, selection: Selection) -> dict[str, Any] | None:
+    """Return the `export.json` of the local folder if that already holds this very export, complete."""
     try:
         found = json.loads(Path(options.to, "export.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found | _identity(options, selection) == found
+        return None
+    return found if isinstance(found, dict) and found | _identity(options, selection) == found else None

@@ -60,7 +60,8 @@ def write_numpy(selection: Selection, target: ExportTarget, progress: RowProgres
         for writer in writers.values():
             writer.finish(written)
     first = next(split for split in SPLITS if split in writers)
-    written.next_step = f"np.load('{target.url}/data/{first}/embeddings.npy', mmap_mode='r')"
+    first_file = f"{target.url}/data/{first}/embeddings.npy"
+    written.next_step = f"np.load({first_file!r}, mmap_mode='r')"
     return written
 
 

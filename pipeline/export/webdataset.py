@@ -73,7 +73,8 @@ def write_webdataset(
     first = next(split for split in SPLITS if split in shards)
     last = shards[first].number - 1
     braces = f"{{00000..{last:05d}}}" if last else "00000"
-    written.next_step = f"webdataset.WebDataset('{target.url}/data/{first}/{braces}.tar', shardshuffle=False).decode()"
+    tars = f"{target.url}/data/{first}/{braces}.tar"
+    written.next_step = f"webdataset.WebDataset({tars!r}, shardshuffle=False).decode()"
     return written
 
 

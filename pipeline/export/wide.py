@@ -65,7 +65,8 @@ def write_wide(
                 writers[split].write(table)
                 if see:
                     see(split, table)
-    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{target.url}/data/*/*.parquet'"
+    files = f"{target.url}/data/*/*.parquet".replace("'", "''")
+    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{files}'"
     return written
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError, visible
-from pipeline.base.formats import counted
+from pipeline.base.formats import counted, plain
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
@@ -37,6 +37,7 @@ from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 
 NAMED = 20  # ids that are in no document
+SHOWN = 80  # characters of an id
 FIRST = 5  # ids that are shown, so that a person can check them
 REPORTS = ("report/index.html", "report/interactive.html")
 
@@ -88,13 +89,13 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         f"{counted(len(found.hits), 'chunk')} to write again",
         highlight=False,
     )
-    first = ", ".join(repr(visible(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
+    first = ", ".join(repr(_shown(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
     console.print(
         Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first ids of the file: {first}"),
         soft_wrap=True,
     )
     for doc_id in missing[:NAMED]:
-        console.print(Text(f"in no document: {visible(doc_id)}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"in no document: {_shown(doc_id)}", style="yellow"), soft_wrap=True)
     if len(missing) > NAMED:
         console.print(f"and {counted(len(missing) - NAMED, 'id')} more that are in no document")
     _say_made_with(console, corpus, indexes)
@@ -111,6 +112,10 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
             "yours.",
             soft_wrap=True,
         )
+
+
+def _shown(doc_id: str) -> str:
+    return plain(visible(doc_id), SHOWN)
 
 
 def _record(

@@ -66,5 +66,5 @@ def write_hub(
     captions = {f"plots/{name}": caption for name, (caption, _) in plots.items()}
     target.write_text("README.md", dataset_card(selection, counts, written, figures, licence, captions))
     written.files += len(plots) + 1
-    written.next_step = f"datasets.load_dataset('{target.url}'); --push USER/NAME uploads it to the Hub"
+    written.next_step = f"datasets.load_dataset({target.url!r}); --push USER/NAME uploads it to the Hub"
     return written

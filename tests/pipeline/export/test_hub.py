@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError
+from pipeline.corpus.exports import exports_of
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.hub.card import escaped
 from pipeline.export.hub.header import features, iso_code, licence_id, size_category
@@ -177,6 +178,8 @@ def test_a_push_that_broke_off_goes_on(corpus: Corpus, tmp_path: Path, hub: Hub)
     written = local_files(tmp_path / "to")
     assert "export.json" in written and not hub.repositories["me/mine"].files and len(hub.sent) == 2
     hub.break_after = None
+    recorded = exports_of(corpus.store).records
+    corpus.store.delete(recorded[-1].path)  # as of a version that was killed before it recorded it
     said = export(corpus, tmp_path / "to", push="me/mine")
     assert "is complete; it is uploaded as it is" in said and local_files(tmp_path / "to") == written
     assert hub.repositories["me/mine"].files == written
@@ -184,6 +187,8 @@ def test_a_push_that_broke_off_goes_on(corpus: Corpus, tmp_path: Path, hub: Hub)
     commits = hub.repositories["me/mine"].commits
     assert "uploaded to" in export(corpus, tmp_path / "to", push="me/mine")
     assert hub.repositories["me/mine"].commits == commits, "nothing new, no commit"
+    again = [one.model_copy(update={"name": "", "made": ""}) for one in exports_of(corpus.store).records]
+    assert again == [one.model_copy(update={"name": "", "made": ""}) for one in recorded]
 
 
 def test_other_files_of_a_repository_are_replaced_only_if_asked(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:

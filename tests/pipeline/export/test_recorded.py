@@ -201,6 +201,26 @@ def test_a_corpus_that_cannot_be_written_to_is_exported_all_the_same(place: Path
     assert (place / "to/export.json").exists() and not (place / "out/exports").exists()
 
 
+def test_a_complete_export_is_recorded_whenever_it_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writes = exporting.ExportTarget.write_json
+
+    def killed(target: exporting.ExportTarget, name: str, value: Any) -> None:
+        writes(target, name, value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting.ExportTarget, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export(place, place / "to")
+    assert (place / "to/export.json").exists() and "export ../to" in purge(place, first_id(place))
+
+
+def test_hints_hold_for_places_with_quotation_marks(place: Path) -> None:
+    assert f"FROM '{place}/it''s/data/*/*.parquet'" in export(place, place / "it's")
+    assert f"np.load(\"{place}/it's/n/data/train/embeddings.npy\", mmap_mode='r')" in export(
+        place, place / "it's/n", "numpy"
+    )
+
+
 def test_documents_that_are_purged_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writes = exporting.write_wide
 
