@@ -166,13 +166,13 @@ def check_corpus(store: Store) -> _RunHeader:
     remedy = f"pipeline verify {store.url} --repair writes it again"
     try:
         header = read_json(store, layout.CORPUS_FILE, _RunHeader, remedy)
-    except MissingError as error:
+    except MissingError:
         if _has_runs(store):
-            raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from error
+            raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from None
         raise CorpusError(
             f"{store.url} is not a corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
             "corpus.yaml that pipeline run has begun with"
-        ) from error
+        ) from None
     if header.layout != layout.LAYOUT_VERSION:
         newer = header.layout > layout.LAYOUT_VERSION
         todo = "install the version that made it, or use another output" if newer else "use another output"

@@ -110,19 +110,31 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     return model.to(device).eval(), about
 
 
-def check_model(store: Store, run: str) -> None:
-    """Raise `CorpusError` if a finished model does not match its description. Reads its files."""
-    about = model_header(store, run)
+_FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
+
+
+def check_model(store: Store, run: str, again: str = _FROM_CHECKPOINT) -> None:
+    """Check that a finished model matches its description. Reads its files.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        again: what to do so that it is made again.
+
+    Raises:
+        CorpusError: if it does not.
+    """
+    about = model_header(store, run, again)
     if store.exists(f"{run}/{RECORD}") and about.pinned != read_started(store, run).pinned:
         raise CorpusError(f"{store.url}/{run}/{MODEL} is the model of another training than {RECORD} says; {BROKEN}")
-    _check_files(store, run, about)
+    _check_files(store, run, about, again)
 
 
-def _check_files(store: Store, run: str, about: ModelHeader) -> None:
+def _check_files(store: Store, run: str, about: ModelHeader, again: str = _FROM_CHECKPOINT) -> None:
     """Raise `CorpusError` if the files of a finished model are not those of its description."""
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
-            raise _changed(store, run, path)
+            raise _changed(store, run, path, again)
 
 
 def check_initial(store: Store, run: str) -> None:
@@ -134,8 +146,7 @@ def check_initial(store: Store, run: str) -> None:
         raise CorpusError(f"{store.url}/{path} {what}; restore it, or begin with other weights (train.init_from)")
 
 
-def _changed(store: Store, run: str, path: str) -> CorpusError:
-    again = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
+def _changed(store: Store, run: str, path: str, again: str = _FROM_CHECKPOINT) -> CorpusError:
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
         f"{_remedy(store, run, again)}"
@@ -147,13 +158,25 @@ def _remedy(store: Store, run: str, again: str) -> str:
     return EXPORTED if store.exists(f"{run}/{TEXT}") else again
 
 
-def model_header(store: Store, run: str) -> ModelHeader:
+def model_header(
+    store: Store,
+    run: str,
+    again: str = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it",
+) -> ModelHeader:
     """Return the description of a model; before the end of the training, that of its newest checkpoint.
 
-    Raises `CorpusError` if there is none.
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        again: what to do so that a damaged one is made again.
+
+    Returns:
+        The description.
+
+    Raises:
+        CorpusError: if there is none, or it is damaged.
     """
     if store.exists(f"{run}/{MODEL}"):
-        again = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
         return _with_card(
             read_json(store, f"{run}/{MODEL}", ModelHeader, _remedy(store, run, again)), store, run, MODEL
         )

@@ -8,6 +8,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import markers
+from pipeline.training.model_file import check_model
 from pipeline.training.record import Pinned, differences, read_started
 from pipeline.training.status import MODEL, RECORD
 
@@ -51,6 +52,14 @@ def check_begun(row: str, config: RunConfig) -> None:
     pinned = begun(config)
     if pinned and (changed := differences(config, pinned)):
         raise conflict(row, [place_of(config)], changed)
+
+
+def check_trained(config: RunConfig) -> None:
+    """Raise `CorpusError` if the model of a training is written, and damaged."""
+    assert config.train is not None
+    store, run = Store(config.output), config.train.folder
+    if store.exists(f"{run}/{MODEL}"):
+        check_model(store, run, f"delete the folder {place_of(config)}, and run the comparison again, which trains it")
 
 
 def conflict(row: str, places: Sequence[str], changed: Sequence[str]) -> ConfigError:

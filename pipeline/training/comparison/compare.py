@@ -26,7 +26,7 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.comparison import ablation
-from pipeline.training.comparison.begun import begun, check_begun, conflict, pinned_of, place_of
+from pipeline.training.comparison.begun import begun, check_begun, check_trained, conflict, pinned_of, place_of
 from pipeline.training.comparison.clock import steps_by_clock, timed
 from pipeline.training.comparison.learned import seen_by_rows
 from pipeline.training.comparison.results import (
@@ -260,6 +260,7 @@ class _Comparison:
         config = self._config(one.of or row, seed)
         assert config.train is not None
         check_begun(self._named(one.of or row), config)
+        check_trained(config)
         train(self.console, config)
         run, store = config.train.folder, Store(config.output)
         asked = self._asked(store, run, one.sampling)

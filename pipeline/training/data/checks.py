@@ -20,6 +20,10 @@ from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, TrainingSource
 
 Weights = Literal["none", "fragility"]
+REMEDY = (
+    "Bring the corpus up to date (pipeline run corpus.yaml), then make the index again (pipeline index); a training "
+    "that began with the old one has to start over: --fresh"
+)
 COMPARED_DOCUMENTS = 5_000_000  # of a mix: 8 bytes of each are read
 
 
@@ -108,11 +112,7 @@ def check_files(index: Index, families: Sequence[str]) -> None:
     if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
         why = "documents were purged since"
     if why:
-        raise CorpusError(
-            f"{index.url}: the index {index.digest[:12]} no longer matches the corpus: {why}. Bring the corpus "
-            "up to date (pipeline run corpus.yaml), then make the index again (pipeline index); a training that began "
-            "with the old one has to start over: --fresh"
-        )
+        raise CorpusError(f"{index.url}: the index {index.digest[:12]} no longer matches the corpus: {why}. {REMEDY}")
 
 
 def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:

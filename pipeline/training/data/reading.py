@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
+from pipeline.training.data.checks import REMEDY
 from pipeline.training.data.end_of_text import LANG, TEXTS
 from pipeline.training.data.index import Index
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
@@ -75,6 +76,7 @@ class Reader:
 
         Raises:
             CorpusError: if a file cannot be read.
+            MissingError: if it was deleted meanwhile.
         """
         groups = rows // layout.ROW_GROUP_ROWS
         borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
@@ -93,6 +95,11 @@ class Reader:
                         else:
                             values = _column(file, group, COLUMNS[family])
                         _scatter(values, inside, into[family], places[low:high])
+            except MissingError:
+                raise MissingError(
+                    f"{self.index.url}/{path} is gone: the corpus has changed since it began to be read, so the index "
+                    f"{self.index.digest[:12]} no longer matches it. {REMEDY}"
+                ) from None
             except (pa.ArrowException, OSError, ValueError, LookupError) as error:
                 raise CorpusError(
                     f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "

@@ -62,8 +62,9 @@ def test_questions_that_have_no_answer(corpus: Corpus, tmp_path: Path) -> None:
         corpus.table("text", part=99)
     with pytest.raises(CorpusError, match="no part nope"):
         corpus.table("text", part="nope")
-    with pytest.raises(CorpusError, match="is not a corpus"):
+    with pytest.raises(CorpusError, match="is not a corpus") as told:
         Corpus(str(tmp_path / "nowhere"))
+    assert told.value.__cause__ is None and told.value.__suppress_context__
 
 
 def test_the_books_balance_and_notice_a_missing_file(corpus: Corpus) -> None:

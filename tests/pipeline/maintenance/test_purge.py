@@ -213,6 +213,7 @@ def test_quarantine_and_later_arrivals(make_config: MakeConfig, tmp_path: Path) 
     shown = purged(out, "two", "nobody", "later")
     assert "3 ids: 1 document of 1 sentence in 1 part, 1 record in quarantine; 1 chunk to write again" in shown
     assert "in no document: later\nin no document: nobody" in shown
+    assert f"in no document: {'x' * 79}…\n" in purged(out, "x" * 5000)
     console = Console(file=io.StringIO())
     show_quarantine(console, Corpus(str(out)))
     assert isinstance(console.file, io.StringIO) and "Secret" not in console.file.getvalue()

@@ -213,8 +213,12 @@ def test_trainings_of_another_file_are_told_before_anything_is_trained(training_
     assert refused.returncode == 2 and "objectives.theirs: " in text and "train.clip_norm " in text, refused
     assert "delete this folder" in text and "fresh" not in text and "train.name" not in text
     assert not folder(training_corpus, "first-seed-6").exists()
-    shutil.rmtree(folder(training_corpus, "theirs-seed-6"))
+    shutil.rmtree(arm := folder(training_corpus, "theirs-seed-6"))
     assert (done := pipeline("compare-objectives", path)).returncode == 0, done.stderr
+    (arm / "model.safetensors").write_bytes(b"")
+    text = " ".join(said(pipeline("compare-objectives", path)).split())
+    assert "theirs-seed-6/model.safetensors is not what model.json says" in text and "pipeline train" not in text
+    assert f"delete the folder {arm}, and run the comparison again" in text
 
 
 def test_damaged_results_and_logs_are_told_before_anything_is_trained(training_corpus: Path) -> None:

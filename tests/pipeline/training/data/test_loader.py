@@ -275,7 +275,10 @@ def test_what_the_corpus_has_not(tmp_path: Path, corpus: Corpus, index: Index) -
     file.write_bytes(data)
     with pytest.raises(CorpusError, match=rf"{file.name} cannot be read .*was damaged, delete its receipt"):
         list(Loader([TrainingSource(bare)], **SMALL, epochs=1))
+    begun = Loader([TrainingSource(bare)], **SMALL, epochs=1)
     file.unlink()
+    with pytest.raises(CorpusError, match=rf"{file.name} is gone: the corpus has changed .* start over: --fresh"):
+        list(begun)
     with pytest.raises(CorpusError, match=rf"no longer matches the corpus.*1 of its .*for instance .*{file.name}"):
         Loader([TrainingSource(bare)], **SMALL)
 
