@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import counted, size
 from pipeline.base.messages import warn
+from pipeline.base.parallel import prefetch
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_view
@@ -32,7 +32,7 @@ from pipeline.corpus.states import read_state
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View
 from pipeline.inputs import ChunkTable, count_documents
-from pipeline.inputs.chunk import PACKED
+from pipeline.inputs.chunk import PACKED, Chunk
 from pipeline.inputs.packing import files_of
 from pipeline.storage import layout
 from pipeline.storage.remote import AwayError
@@ -208,6 +208,12 @@ class _Files:
         table = pa.table({"key": self.keys, "bytes": self.bytes}).group_by("key").aggregate([("bytes", "sum")])
         return table.rename_columns(["key", "bytes"])
 
+    def places(self, keys: pa.ChunkedArray) -> list[npt.NDArray[np.int64]]:
+        """Return where each of these files stands, one array each."""
+        of = pc.fill_null(pc.index_in(self.keys, value_set=keys.combine_chunks()), -1).to_numpy(zero_copy_only=False)
+        order = np.argsort(of, kind="stable")
+        return np.split(order, np.searchsorted(of[order], np.arange(len(keys))))[1:]
+
     def not_in(self, others: _Files) -> Mask:
         """Return which of the files are not among the others."""
         found: Mask = pc.invert(pc.is_in(self.keys, value_set=others.keys)).to_numpy(zero_copy_only=False)
@@ -279,58 +285,89 @@ def _of_smaller_files(
     records are taken depends on the other files.
     """
     both = files.sizes().join(files_after.sizes(), "key", join_type="inner", right_suffix="_now")
-    smaller = both.filter(pc.less(both["bytes_now"], both["bytes"])).sort_by("key")
+    smaller = both.filter(pc.less(both["bytes_now"], both["bytes"])).sort_by("key").combine_chunks()
     limited = {chunks[row].input for chunks in (old.listed.chunks, after) for row in _cut(chunks)}
-    found = dict[str, Leaving]()
-    of_chunk = functools.cache(partial(_kept_of_chunk, store, old, files))
+    places, places_now = files.places(smaller["key"]), files_after.places(smaller["key"])
+    kept = _Kept(store, old, files, np.unique(files.rows[np.concatenate([[], *places]).astype(np.int64)]))
+    in_chunk = functools.cache(lambda row: {file.path: file for file in files_of(after[row])})
+    candidates = list[_Smaller]()
     read = 0
-    for key, before, now in zip(*(smaller[name].to_pylist() for name in ("key", "bytes", "bytes_now")), strict=True):
-        name, _, path = key.partition("\0")
-        mine = files_after.rows[pc.equal(files_after.keys, key).to_numpy(zero_copy_only=False)]
-        parts = [file for row in mine.tolist() for file in files_of(after[row]) if file.path == path]
-        if name in limited or parts[0].format == "text":  # a text file is one document, however short
-            continue
-        documents, rows = _kept(files, key, of_chunk)
-        read += now
-        about = read > COUNTED
-        records = math.ceil(documents * now / before) if about else sum(count_documents(one).documents for one in parts)
-        if records < documents:
-            left = documents - records
-            one = found.get(name, Leaving(visible(name), False, (), 0, 0, fewer=True))
-            found[name] = replace(
-                one,
-                files=(*one.files, visible(path)),
-                documents=one.documents + left,
-                rows=one.rows + math.ceil(rows * left / documents),
-                about=one.about or about,
+    for one, then, now in zip(smaller.to_pylist(), places, places_now, strict=True):
+        name, _, path = one["key"].partition("\0")
+        pieces = [in_chunk(row)[path] for row in files_after.rows[now].tolist()]
+        if name not in limited and pieces[0].format != "text":  # a text file is one document, however short
+            read += one["bytes_now"]
+            share = one["bytes_now"] / one["bytes"]
+            candidates.append(
+                _Smaller(name, path, *kept.of(one["key"], then), pieces if read <= COUNTED else [], share)
+            )
+    found = dict[str, Leaving]()
+    for file, records in zip(candidates, prefetch(_Smaller.records, candidates), strict=True):
+        if records < file.documents:
+            left = file.documents - records
+            leaving = found.get(file.input, Leaving(visible(file.input), False, (), 0, 0, fewer=True))
+            found[file.input] = replace(
+                leaving,
+                files=(*leaving.files, visible(file.path)),
+                documents=leaving.documents + left,
+                rows=leaving.rows + math.ceil(file.rows * left / file.documents),
+                about=leaving.about or not file.pieces,
             )
     return found.values()
 
 
-def _kept(files: _Files, key: str, of_chunk: Callable[[int], pa.Table | tuple[float, float]]) -> tuple[int, int]:
-    """Return how many documents of a file were kept, and their rows."""
-    documents = rows = 0.0
-    for place in np.flatnonzero(pc.equal(files.keys, key).to_numpy(zero_copy_only=False)).tolist():
-        row = int(files.rows[place])
-        there = of_chunk(row)
-        if isinstance(there, tuple):
-            share = files.bytes[place] / max(1, files.bytes[files.rows == row].sum())
-            documents, rows = documents + share * there[0], rows + share * there[1]
-            continue
-        mine = there.filter(pc.equal(there["source"], key.replace("\0", ":", 1)))
-        documents += pc.equal(mine["subdocument"], 0).to_numpy().sum()
-        rows += pc.sum(mine["rows"]).as_py() or 0
-    return int(documents), int(rows)
+@dataclass(frozen=True)
+class _Smaller:
+    """A file that has become smaller. `documents`, `rows`: what was kept of it; `pieces`: its chunks, none if it is too
+    large to count; `share`: of the bytes that it had.
+    """
+
+    input: str
+    path: str
+    documents: int
+    rows: int
+    pieces: list[Chunk]
+    share: float
+
+    def records(self) -> int:
+        """Count what it holds now, or estimate it."""
+        if not self.pieces:
+            return math.ceil(self.documents * self.share)
+        return sum(count_documents(piece).documents for piece in self.pieces)
 
 
-def _kept_of_chunk(store: Store, old: View, files: _Files, row: int) -> pa.Table | tuple[float, float]:
-    """Return the documents of a chunk of several files, or how many documents and rows another chunk has."""
-    alone = replace(old, chunks=old.listed.take(pa.array([row])))
-    there = _documents(store, alone) if (files.rows == row).sum() > 1 else None
-    if there is not None:
-        return there
-    total, purged = read_state(store, alone).total, read_tombstones(store, waiting=True).of(alone.listed.chunks[0].id)
-    return total.get(f"{CHUNK}/kept", 0.0) - len(purged), total.get(f"{CHUNK}/sentences", 0.0)
+class _Kept:
+    """Says how many documents of files were kept, and their rows. `rows`: the chunks that are asked about."""
+
+    def __init__(self, store: Store, old: View, files: _Files, rows: npt.NDArray[np.int64]) -> None:
+        self._store, self._old, self._files = store, old, files
+        self._number = {row: number for number, row in enumerate(rows.tolist())}
+        self._states = read_state(store, replace(old, chunks=old.listed.take(pa.array(rows))))
+        self._purged = read_tombstones(store, waiting=True)
+        self._shared = np.bincount(files.rows, files.bytes, minlength=len(old.listed))  # bytes of all files of a chunk
+        self._beside = np.bincount(files.rows, minlength=len(old.listed))
+        self._documents = functools.cache(self._documents_of)
+
+    def of(self, key: str, places: npt.NDArray[np.int64]) -> tuple[int, int]:
+        """Return what was kept of a file, given its places among all files."""
+        documents = rows = 0.0
+        for place in places.tolist():
+            row = int(self._files.rows[place])
+            there = self._documents(row) if self._beside[row] > 1 else None
+            if there is not None:
+                mine = there.filter(pc.equal(there["source"], key.replace("\0", ":", 1)))
+                documents += pc.equal(mine["subdocument"], 0).to_numpy().sum()
+                rows += pc.sum(mine["rows"]).as_py() or 0
+                continue
+            state = self._states[self._number[row]]
+            share = self._files.bytes[place] / max(1.0, self._shared[row])
+            if state.receipt:
+                documents += share * (state.receipt.kept - len(self._purged.of(state.chunk.id)))
+                rows += share * state.receipt.sentences
+        return int(documents), int(rows)
+
+    def _documents_of(self, row: int) -> pa.Table | None:
+        return _documents(self._store, replace(self._old, chunks=self._old.listed.take(pa.array([row]))))
 
 
 def _documents(store: Store, view: View) -> pa.Table | None:
