@@ -28,8 +28,10 @@ from pipeline.config.launcher import LauncherSettings, seconds_of
 _end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
 
-def check(settings: LauncherSettings) -> None:
+def check(settings: LauncherSettings, nodes: int | None = None) -> None:
     """Check whether this site would accept the jobs of these settings. Submits nothing.
+
+    `nodes`: those of a job whose command runs srun on them, in place of array tasks.
 
     Raises ConfigError, with SLURM's own words, if there is no SLURM here, or it refuses partition, time limit, account,
     qos, constraint, resources or options.
@@ -46,8 +48,8 @@ def check(settings: LauncherSettings) -> None:
             "give a shorter one (a task that reaches it is queued again and goes on)"
         )
     for small in (False, True):
-        asked = options(settings, found, small)
-        tasks = None if small else min(settings.tasks, found.max_array_size)
+        asked = options(settings, found, small) | ({} if small else _spread(nodes))
+        tasks = None if small or nodes else min(settings.tasks, found.max_array_size)
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "check.sh"
             script.write_text(SbatchScript(["true"], Path(folder), "check", asked, tasks=tasks).text())
@@ -121,12 +123,11 @@ def submit(
         ConfigError: for a folder whose name SLURM would misread.
     """
     folder = folder.absolute()
-    if "%" in str(folder):
-        raise ConfigError(f"{folder}: SLURM reads % in the path of a log as a pattern; give another launcher.folder")
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     found = site()
-    asked = options(settings, found, small) | ({"nodes": nodes, "ntasks-per-node": 1} if nodes else {})
+    asked = options(settings, found, small) | _spread(nodes)
     jobs: list[str] = []
     for size in _arrays(tasks, found.max_array_size):
         at_once = settings.array_parallelism
@@ -140,6 +141,17 @@ def submit(
             cancel(jobs)
             raise
     return tuple(jobs)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ConfigError` for a folder whose name SLURM would misread in the path of a log."""
+    if "%" in str(folder.absolute()):
+        raise ConfigError(f"{folder}: SLURM reads % in the path of a log as a pattern; give another launcher.folder")
+
+
+def _spread(nodes: int | None) -> dict[str, int]:
+    """Return what a job asks for whose command runs srun on so many nodes."""
+    return {"nodes": nodes, "ntasks-per-node": 1} if nodes else {}
 
 
 def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:

@@ -58,7 +58,9 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
 
     settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
-    jobs.check(config.launcher)
+    folder = root / settings.folder.replace("/", "-")
+    jobs.check(config.launcher, config.launcher.train_nodes)
+    jobs.check_folder(folder)
     check_free(store, settings.folder)
     with alone(store, settings):
         run = prepare(console, config, fresh)
@@ -66,7 +68,6 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
             console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return None
-        folder = root / run.replace("/", "-")
         (job,) = jobs.submit(
             pipeline_command("training", store.url, run, *patience_of(config)), config.launcher, folder,
             run.rpartition("/")[2], nodes=config.launcher.train_nodes,

@@ -312,7 +312,9 @@ class TrainSettings(Settings):
         return self.batch_concepts // self.micro_concepts
 
     def check_shared(self, processes: int) -> None:
-        """Raise `ConfigError` if so many processes cannot share the micro-batches of a step."""
+        """Raise `ConfigError` if so many processes cannot share the micro-batches of a step, or the model."""
+        if self.parallel == "fsdp" and processes == 1:
+            raise ConfigError("train.parallel is fsdp, but there is one process; give train.processes, or ddp")
         if self.per_step % processes:
             raise ConfigError(
                 f"a step has {self.per_step} micro-batches (batch_concepts / micro_concepts), which {processes} "

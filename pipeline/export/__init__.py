@@ -25,7 +25,7 @@ from pipeline.console.progress import RowProgress
 from pipeline.corpus.exports import is_recorded, record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.receipts import UNCOMPARED, are_whole
+from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
 from pipeline.corpus.runs import newest_config
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
@@ -199,7 +199,9 @@ def _whole(console: Console, corpus: Corpus) -> None:
         )
     if "embedding" not in corpus.catalogue:
         raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}")
-    if not are_whole(corpus.store, corpus.files_of(corpus.parts, (*layout.ROW_FAMILIES, "documents"))):
+    if corpus.chunks.total.get("encode/bytes/embeddings", 0.0) <= CHECKED_BYTES:
+        compare_content(corpus.store, corpus.files_of(corpus.parts, (*layout.ROW_FAMILIES, "documents")))
+    else:
         console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 

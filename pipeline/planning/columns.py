@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,18 +16,20 @@ from typing import Any
 from pipeline.inputs.samples import RecordSample
 from stages.sonar.card import load_card
 
-MODEL = "sonar"  # whose languages are known
+LARGE_MODEL = "sonar"  # whose languages are known
 TEXT_NAMES = ("text", "content", "body", "document", "article", "raw_content", "markdown", "passage")
 ENTRY_NAMES = (*TEXT_NAMES, "value", "message", "utterance")  # of texts in the objects of a list
 PART_NAMES = {
     *("question", "query", "prompt", "instruction", "input", "problem", "context"),
     *("answer", "response", "output", "completion", "solution"),
 }  # of columns that make one text together
-ID_NAMES = ("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri")
+ID_NAMES = (
+    *("id", "doc_id", "document_id", "_id", "uuid", "guid", "key", "url", "uri"),
+    *("docid", "documentid", "article_id", "articleid", "page_id", "pageid", "record_id", "pmid", "qid"),
+)
 LANG_NAMES = ("lang", "language", "lang_code", "language_code")
 USUAL = 0.9  # with at least this share of ids or language codes, a column is assumed to hold them
 SHORT = 200  # characters of a value that is metadata, not text
-KEPT = 6  # columns suggested as metadata
 
 
 def strings(seen: RecordSample, column: str) -> list[str]:
@@ -41,7 +44,7 @@ def is_text(value: str) -> bool:
 
 def codes() -> frozenset[str]:
     """Return SONAR's languages."""
-    return frozenset(load_card(MODEL).languages)
+    return frozenset(load_card(LARGE_MODEL).languages)
 
 
 def text_column(seen: RecordSample) -> str | None:
@@ -59,13 +62,14 @@ def text_column(seen: RecordSample) -> str | None:
 def id_column(seen: RecordSample, text: str) -> str | None:
     """Return a column with a usual name whose values are distinct; a few bad values are quarantined.
 
-    Otherwise one whose name ends in "id" (docid, article_id), if the records have distinct values there.
+    Otherwise one whose name ends in "id", if all records were looked at: authors, say, may be distinct in the first.
     """
     for name in ID_NAMES:
         for column in seen.columns:
             if column.lower() == name and column != text and _distinct(seen, column, USUAL):
                 return column
-    return next((one for one in unique_columns(seen, text) if one.lower().endswith("id")), None)
+    unique = unique_columns(seen, text) if seen.whole else []
+    return next((one for one in unique if one.lower().endswith("id")), None)
 
 
 def unique_columns(seen: RecordSample, text: str) -> list[str]:
@@ -139,15 +143,10 @@ class TextsInList:
     def joined(self, parquet: bool) -> str:
         """Return a command that writes the texts of each list into the column `text`, in their order."""
         if parquet:
-            one = "x" if self.key is None else f"x[{self.key!r}]"
-            joined = f"['\\n\\n'.join({one} for x in some) for some in t[{self.column!r}]]"
-            return (
-                "python -c \"import pandas; t = pandas.read_parquet('IN.parquet'); "
-                f"t['text'] = {joined}; t.to_parquet('OUT.parquet')\""
-            )
-        path = jq_path(self.column)
-        texts = path if self.key is None else f"[{path}[]{jq_path(self.key)}]"
-        return f"jq -c '.text = ({texts} | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+            one = "x" if self.key is None else f"x[{json.dumps(self.key)}]"
+            lists = f"t[{json.dumps(self.column)}].map(lambda one: [] if one is None else one)"
+            return _by_pandas(f'["\\n\\n".join({one} for x in some if x and {one}) for some in {lists}]')
+        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else jq_path(self.key)}")
 
 
 def longest_list(seen: RecordSample) -> TextsInList | None:
@@ -182,12 +181,21 @@ def _objects(value: Any) -> bool:
 def joined_parts(names: Sequence[str], parquet: bool) -> str:
     """Return a command that joins several columns of texts to one, `text`."""
     if parquet:
-        joined = "t[['" + "', '".join(names) + "']].fillna('').agg('\\n\\n'.join, axis=1)"
-        return (
-            "python -c \"import pandas; t = pandas.read_parquet('IN.parquet'); "
-            f"t['text'] = {joined}; t.to_parquet('OUT.parquet')\""
-        )
-    return f"jq -c '.text = ([{', '.join(map(jq_path, names))}] | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+        return _by_pandas(f't[{json.dumps(list(names))}].fillna("").agg("\\n\\n".join, axis=1)')
+    return _by_jq(", ".join(map(jq_path, names)))
+
+
+def _by_pandas(texts: str) -> str:
+    """Return a command that writes texts, an expression of the table `t`, into the column `text`."""
+    read, write = 'import pandas; t = pandas.read_parquet("IN.parquet")', 't.to_parquet("OUT.parquet")'
+    program = f'{read}; t["text"] = {texts}; {write}'
+    return f"python -c {shlex.quote(program)}"
+
+
+def _by_jq(texts: str) -> str:
+    """Return a command that joins texts, as jq names them, into the key `text`; null ones are left out."""
+    program = f'.text = ([{texts} | values] | join("\\n\\n"))'
+    return f"jq -c {shlex.quote(program)} FILE > NEW.jsonl"
 
 
 def jq_path(name: str) -> str:

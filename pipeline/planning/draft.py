@@ -31,7 +31,7 @@ from pipeline.storage.remote import is_remote
 from stages.language.identifier import identifier
 from stages.sonar.card import load_card
 
-SMALL_MODEL, LARGE_MODEL = "sonar-tiny", "sonar"
+SMALL_MODEL, LARGE_MODEL = "sonar-tiny", columns.LARGE_MODEL
 KEPT = 6  # columns suggested as metadata
 SHOWN = 5  # columns or languages that a comment names
 ONE_LANGUAGE = 0.95  # with at least this share of texts in one language, all are assumed to be in it
@@ -266,7 +266,7 @@ def _no_texts(seen: RecordSample, parquet: bool) -> str:
         return f"{lines if seen.records else 'there are no records'}; give files that hold documents"
     listed = columns.longest_list(seen)
     column = listed.column if listed else columns.list_of_objects(seen)
-    each = f"jq -c '{columns.jq_path(column)}[]' FILE > NEW.jsonl" if column else ""
+    each = f"jq -c {shlex.quote(f'{columns.jq_path(column)}[]')} FILE > NEW.jsonl" if column else ""
     if column and (listed is None or len(seen.values) == 1):
         return f"documents lie in a list, {column}; make a file where one line is one document: {each}"
     if listed:
@@ -363,7 +363,8 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
             yield f"    id: {_scalar(one.id)}"
         else:
             unique = ", ".join(one.unique[:SHOWN])
-            why = f"no column is called like an id; these are unique: {unique}" if unique else "no column is unique"
+            named = "no column is named like an id; with distinct values"
+            why = f"{named}: {unique}" if unique else "no column has distinct values"
             yield f"    # id: COLUMN                  # {why}; ids are generated"
     uncertain = f"{counted(one.uncertain, 'text')} of those examined {'is' if one.uncertain == 1 else 'are'} uncertain"
     if lang == "detect":
@@ -375,8 +376,8 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
     if one.keep:
         yield f"    # keep: [{', '.join(map(_scalar, one.keep))}]     # metadata to carry along"
     if one.reserved:
-        named = "these columns have names" if len(one.reserved) > 1 else "this column has a name"
-        yield f"    # {', '.join(one.reserved)}: {named} that corpora use themselves; to keep it, rename it in the data"
+        named = ", ".join(one.reserved)
+        yield f"    # {named}: corpora use such names themselves; to keep a column, rename it in the data"
     yield from (f"    # {visible(note)}" for note in one.notes)
 
 

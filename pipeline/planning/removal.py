@@ -39,7 +39,6 @@ from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 
 SHOWN_FILES = 3
-COUNTED = 1 << 30  # bytes of files that have become smaller, whose records are counted; those of more are estimated
 DOCUMENTS = pa.schema([("source", pa.string()), ("subdocument", pa.int32()), ("rows", pa.int64())])
 Mask = npt.NDArray[np.bool_]
 
@@ -291,16 +290,11 @@ def _of_smaller_files(
     kept = _Kept(store, old, files, np.unique(files.rows[np.concatenate([[], *places]).astype(np.int64)]))
     in_chunk = functools.cache(lambda row: {file.path: file for file in files_of(after[row])})
     candidates = list[_Smaller]()
-    read = 0
-    for one, then, now in zip(smaller.to_pylist(), places, places_now, strict=True):
-        name, _, path = one["key"].partition("\0")
+    for key, then, now in zip(smaller["key"].to_pylist(), places, places_now, strict=True):
+        name, _, path = key.partition("\0")
         pieces = [in_chunk(row)[path] for row in files_after.rows[now].tolist()]
         if name not in limited and pieces[0].format != "text":  # a text file is one document, however short
-            read += one["bytes_now"]
-            share = one["bytes_now"] / one["bytes"]
-            candidates.append(
-                _Smaller(name, path, *kept.of(one["key"], then), pieces if read <= COUNTED else [], share)
-            )
+            candidates.append(_Smaller(name, path, *kept.of(key, then), pieces))
     found = dict[str, Leaving]()
     for file, records in zip(candidates, prefetch(_Smaller.records, candidates), strict=True):
         if records < file.documents:
@@ -311,28 +305,22 @@ def _of_smaller_files(
                 files=(*leaving.files, visible(file.path)),
                 documents=leaving.documents + left,
                 rows=leaving.rows + math.ceil(file.rows * left / file.documents),
-                about=leaving.about or not file.pieces,
             )
     return found.values()
 
 
 @dataclass(frozen=True)
 class _Smaller:
-    """A file that has become smaller. `documents`, `rows`: what was kept of it; `pieces`: its chunks, none if it is too
-    large to count; `share`: of the bytes that it had.
-    """
+    """A file that has become smaller, and what was kept of it. `pieces`: it, as its chunks read it now."""
 
     input: str
     path: str
     documents: int
     rows: int
     pieces: list[Chunk]
-    share: float
 
     def records(self) -> int:
-        """Count what it holds now, or estimate it."""
-        if not self.pieces:
-            return math.ceil(self.documents * self.share)
+        """Count what it holds now."""
         return sum(count_documents(piece).documents for piece in self.pieces)
 
 
@@ -344,27 +332,23 @@ class _Kept:
         self._number = {row: number for number, row in enumerate(rows.tolist())}
         self._states = read_state(store, replace(old, chunks=old.listed.take(pa.array(rows))))
         self._purged = read_tombstones(store, waiting=True)
-        self._shared = np.bincount(files.rows, files.bytes, minlength=len(old.listed))  # bytes of all files of a chunk
         self._beside = np.bincount(files.rows, minlength=len(old.listed))
-        self._documents = functools.cache(self._documents_of)
+        self._documents = functools.lru_cache(2)(self._documents_of)  # files follow each other as chunks have them
 
     def of(self, key: str, places: npt.NDArray[np.int64]) -> tuple[int, int]:
-        """Return what was kept of a file, given its places among all files."""
-        documents = rows = 0.0
+        """Return what was kept of a file, given its places among all files; nothing where that is damaged."""
+        documents = rows = 0
         for place in places.tolist():
             row = int(self._files.rows[place])
-            there = self._documents(row) if self._beside[row] > 1 else None
-            if there is not None:
-                mine = there.filter(pc.equal(there["source"], key.replace("\0", ":", 1)))
-                documents += pc.equal(mine["subdocument"], 0).to_numpy().sum()
-                rows += pc.sum(mine["rows"]).as_py() or 0
-                continue
-            state = self._states[self._number[row]]
-            share = self._files.bytes[place] / max(1.0, self._shared[row])
-            if state.receipt:
-                documents += share * (state.receipt.kept - len(self._purged.of(state.chunk.id)))
-                rows += share * state.receipt.sentences
-        return int(documents), int(rows)
+            if self._beside[row] > 1:
+                if (there := self._documents(row)) is not None:
+                    mine = there.filter(pc.equal(there["source"], key.replace("\0", ":", 1)))
+                    documents += int(pc.equal(mine["subdocument"], 0).to_numpy().sum())
+                    rows += pc.sum(mine["rows"]).as_py() or 0
+            elif receipt := (state := self._states[self._number[row]]).receipt:
+                documents += receipt.kept - len(self._purged.of(state.chunk.id))
+                rows += receipt.sentences
+        return documents, rows
 
     def _documents_of(self, row: int) -> pa.Table | None:
         return _documents(self._store, replace(self._old, chunks=self._old.listed.take(pa.array([row]))))

@@ -17,7 +17,7 @@ from stages.sonar.card import meant_by
 
 COPIES = (
     "Some chunks were segmented before: documents that come out the same are copied, not computed again, so that the "
-    "stages after segment may take far less."
+    "stages after segment may take far less time."
 )
 
 

@@ -72,7 +72,7 @@ def _show(console: Console, corpus: Corpus, condition: Condition | None, options
     show_quality(console, quality, bleu)
     show_scores(console, measure_scores(corpus, max_rows, condition))
     if corpus.hides_documents and bleu is not None:
-        what = "documents were purged, which corpus BLEU would count until they are taken out: pipeline run does it"
+        what = "Corpus BLEU is not shown: it would still count purged documents until the next pipeline run."
         console.print(what, style="yellow", markup=False, soft_wrap=True)
     for one in language_differences(corpus, max_rows) if condition is None else ():
         if one.is_much:

@@ -18,7 +18,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.config.train import TrainSettings
 from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
 from pipeline.training.status import failure_of
@@ -51,17 +50,6 @@ def check_processes(processes: int | None, oversubscribe: bool = False) -> None:
         )
 
 
-def check_parallel(settings: TrainSettings) -> None:
-    """Raise `ConfigError` if a single process of this machine would share the model with others."""
-    if settings.parallel == "fsdp" and count_of(settings.processes) == 1:
-        raise ConfigError("train.parallel is fsdp, but there is one process; give train.processes, or ddp")
-
-
-def count_of(processes: int | None) -> int:
-    """Return how many processes train on this machine if so many are asked for."""
-    return processes or torch.cuda.device_count() or 1
-
-
 def here(console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]) -> None:
     """Train on this machine; return when the training is done, or saved after a request to stop.
 
@@ -77,7 +65,7 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
             is: another start would fail in the same way.
         ConfigError: if the processes recorded that a setting is impossible.
     """
-    count = count_of(processes)
+    count = processes or torch.cuda.device_count() or 1
     begin(count)
     if count == 1:
         work(console, url, run)

@@ -80,7 +80,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     Raises:
         KeyboardInterrupt: if it was asked to stop; what was trained is saved.
     """
-    from pipeline.training.local import check_parallel, check_processes, here
+    from pipeline.training.local import check_processes, here
     from pipeline.training.model_file import check_fits, check_model
     from pipeline.training.worker import progress
 
@@ -98,7 +98,6 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
             say_purged(console, store, run)
             return
         if spread is None:
-            check_parallel(checked.started.settings)
             check_fits(store, checked.started.pinned)
         (spread or here)(console, config.output, run, settings.processes, checked.begin)
     now = progress(store, run)
@@ -235,7 +234,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
 
 
 def _forget(store: Store, run: str) -> None:
-    """Delete what a training wrote, the model first; other files in its folder, which may be a link, are not ours."""
+    """Delete what a training wrote; other files in its folder, which may be a link, are not ours."""
     checkpoint.forget(store, run)
     for name in FILES:
         store.delete(f"{run}/{name}")
@@ -257,7 +256,9 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
 
 
 def _check_section(config: RunConfig, begins: bool) -> None:
-    """Raise `ConfigError` for a section train that cannot be, with the lines; of one that goes on, trackers count."""
+    """Raise `ConfigError`, with the lines, for settings that are not possible; of a training that goes on, only its
+    trackers are looked at.
+    """
     lacking = missing_extras(["train"]) if "tensorboard" in settings_of(config).trackers else None
     problems = [*([(("train", "trackers"), lacking)] if lacking else []), *training_problems(config)]
     said = [f"{config.place(*keys)}: {text}" for keys, text in problems if begins or keys == ("train", "trackers")]

@@ -212,7 +212,7 @@ def evaluate(
             Store(url).write(path, data)
             console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
             if before:
-                what = f"it was of {before}, and an export of the model shows the present figures"
+                what = f"This replaces a table of {before}; an export of the model shows the new figures."
                 console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return rows
 

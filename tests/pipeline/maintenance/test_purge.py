@@ -237,7 +237,7 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     waiting = "1 purged id to take out of 1 chunk; no reader shows them: pipeline run does it"
     assert waiting in pipeline("status", out).stdout
     assert json.loads(pipeline("inspect", out, "--json").stdout)["corpus_bleu"] == {}  # it would be of all documents
-    assert "documents were purged, which corpus BLEU would count" in said(pipeline("inspect", out))
+    assert "Corpus BLEU is not shown: it would still count purged documents" in said(pipeline("inspect", out))
     assert pipeline("report", out).returncode == 0
     assert "Documents were purged since the last run" in (out / "report/index.html").read_text()
     assert re.search(r"segment +documents were purged \(1 chunk\)", pipeline("plan", path).stdout)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -208,7 +211,7 @@ ROWS = [
 def test_texts_in_a_list_are_told_with_a_way_to_join_them(tmp_path: Path) -> None:
     write_jsonl(Path("lists.jsonl"), ROWS)
     done = pipeline("init", "lists.jsonl")
-    joined = "jq -c '.text = (.paragraphs | join(\"\\n\\n\"))' FILE > NEW.jsonl"
+    joined = "jq -c '.text = ([.paragraphs[]? | values] | join(\"\\n\\n\"))' FILE > NEW.jsonl"
     assert done.returncode == 0 and "lists.jsonl: most of the text lies in a list, paragraphs" in done.stdout, said(
         done
     )
@@ -216,15 +219,27 @@ def test_texts_in_a_list_are_told_with_a_way_to_join_them(tmp_path: Path) -> Non
     assert joined in Path("corpus.yaml").read_text() and load_config("corpus.yaml").input[0].text == "title"
     sections = [{"id": n, "title": f"Title no. {n}", "sections": [{"heading": "One", "body": ENGLISH}]} for n in "ab"]
     pq.write_table(pa.Table.from_pylist(sections), "lists.parquet")
-    joined = "t['text'] = ['\\n\\n'.join(x['body'] for x in some) for some in t['sections']]"
-    assert joined in pipeline("init", "lists.parquet", "--to", "-").stdout
+    told = pipeline("init", "lists.parquet", "--to", "-").stdout
+    odd = [*sections, {"id": "c", "sections": [{"body": None}]}, {"id": "d"}]
+    pq.write_table(pa.Table.from_pylist(odd), "IN.parquet")
+    program = shlex.split(told[told.index("python -c '") :].partition("\n")[0])[2]
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert pq.read_table("OUT.parquet")["text"].to_pylist() == [ENGLISH, ENGLISH, "", ""]
 
 
 @pytest.mark.parametrize(
     ("key", "messages", "told"),
     [
-        ("messages", [{"role": "user", "content": ENGLISH}, {"role": "assistant", "content": "Yes."}], "[].content] |"),
-        ("my turns", [ENGLISH, "Yes."], 'jq -c \'.text = (.["my turns"] | join("\\n\\n"))\' FILE > NEW.jsonl'),
+        (
+            "messages",
+            [{"role": "user", "content": ENGLISH}, {"role": "assistant", "content": "Yes."}],
+            "[]?.content | values] |",
+        ),
+        (
+            "my turns",
+            [ENGLISH, "Yes."],
+            'jq -c \'.text = ([.["my turns"][]? | values] | join("\\n\\n"))\' FILE > NEW.jsonl',
+        ),
         ("messages", [{"content": [{"text": ENGLISH}]}], "jq -c '.messages[]' FILE"),
     ],
 )
@@ -238,10 +253,13 @@ def test_columns_that_are_called_like_an_id_or_are_unique(tmp_path: Path) -> Non
     rows = [{name: value for name, value in one.items() if name != "paragraphs"} for one in ROWS]
     write_jsonl(tmp_path / "a.jsonl", rows)
     assert drafted("a.jsonl").input[0].id == "docid"
+    authors = [{"author_id": n % 150, "text": ENGLISH} for n in range(300)]  # distinct in the first records only
+    write_jsonl(tmp_path / "authors.jsonl", authors)
+    assert "# id: COLUMN" in pipeline("init", "authors.jsonl", "--to", "-").stdout
     write_jsonl(tmp_path / "b.jsonl", [{**one, "docid": None} for one in rows])
     text = pipeline("init", "b.jsonl", "--to", "-").stdout
-    assert "no column is called like an id; these are unique: doc; ids are generated" in text
-    assert "# keep: [n]" in text and "# doc: this column has a name that corpora use themselves" in text
+    assert "no column is named like an id; with distinct values: doc; ids are generated" in text
+    assert "# keep: [n]" in text and "# doc: corpora use such names themselves" in text
 
 
 def test_other_columns_with_texts_are_told(tmp_path: Path) -> None:
@@ -249,7 +267,7 @@ def test_other_columns_with_texts_are_told(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", rows)
     text = pipeline("init", "a.jsonl", "--to", "-").stdout
     assert "text: output" in text and "# instruction is text also, and is not read" in text
-    assert "jq -c '.text = ([.instruction, .output] | join(\"\\n\\n\"))' FILE" in text
+    assert "jq -c '.text = ([.instruction, .output | values] | join(\"\\n\\n\"))' FILE" in text
     joined = [{**one, "text": f"{one['instruction']}\n\n{one['output']}"} for one in rows]
     write_jsonl(tmp_path / "b.jsonl", joined)
     assert "text also" not in pipeline("init", "b.jsonl", "--to", "-").stdout

@@ -62,7 +62,7 @@ def test_an_input_that_is_gone_needs_consent_and_comes_back(make_config: MakeCon
 
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_file_that_is_cut_off_needs_consent(tmp_path: Path, files: int) -> None:
-    """A file that was copied by half has fewer records under its old name."""
+    """A file that was only half copied has fewer records under its old name."""
     path = tmp_path / "in/b.jsonl"
     for name in "bac"[:files]:
         some = [{"id": f"{name}{number}", "text": f"Text {number}. And more."} for number in range(9)]
