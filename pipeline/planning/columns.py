@@ -146,7 +146,7 @@ class TextsInList:
             one = "x" if self.key is None else f"x[{json.dumps(self.key)}]"
             lists = f"t[{json.dumps(self.column)}].map(lambda one: [] if one is None else one)"
             return _by_pandas(f'["\\n\\n".join({one} for x in some if x and {one}) for some in {lists}]')
-        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else jq_path(self.key)}")
+        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else f'{jq_path(self.key)}?'}")
 
 
 def longest_list(seen: RecordSample) -> TextsInList | None:

@@ -265,6 +265,11 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
     assert training_status(Store(str(output)), "train/card").finished
     shown = subprocess.run([PIPELINE, "status", output], capture_output=True, text=True)
     assert "train/card: trained, 20 steps" in shown.stdout and shown.returncode == 0, shown
+    again = [PIPELINE, "train", corpus, "--fresh", "--launcher", "slurm", "--set", f"output={output}"]
+    for wrong in ("train_nodes=50", f"folder={output}/50%"):  # SLURM would refuse the job: the model stays
+        refused = subprocess.run([*again, "--set", f"launcher.{wrong}"], capture_output=True, text=True)
+        assert refused.returncode == 2 and "launcher" in refused.stderr, refused
+        assert training_status(Store(str(output)), "train/card").finished
 
 
 @pytest.mark.cluster

@@ -233,7 +233,7 @@ def test_texts_in_a_list_are_told_with_a_way_to_join_them(tmp_path: Path) -> Non
         (
             "messages",
             [{"role": "user", "content": ENGLISH}, {"role": "assistant", "content": "Yes."}],
-            "[]?.content | values] |",
+            "[]?.content? |",
         ),
         (
             "my turns",
