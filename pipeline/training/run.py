@@ -166,11 +166,11 @@ class Checked:
         """Whether its model is written, and stays."""
         return not self.fresh and self.store.exists(f"{self.run}/{MODEL}")
 
-    def begin(self, processes: int) -> None:
+    def begin(self, processes: int | None) -> None:
         """Write what processes of the training read; with `fresh`, delete what was trained before. Raises `ConfigError`
-        before that if so many processes cannot train it.
+        before that if so many processes cannot train it; None: how many there will be is not known yet.
         """
-        if not self.is_trained:
+        if processes is not None and not self.is_trained:
             self.started.settings.check_shared(processes)
         if self.fresh:
             _forget(self.store, self.run)
@@ -192,7 +192,9 @@ def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
         The folder of the training.
     """
     checked = check(console, config, fresh)
-    checked.begin(processes_of(config))
+    launcher = config.launcher
+    is_known = launcher.kind != "slurm" or checked.started.settings.processes or launcher.gpus_per_node
+    checked.begin(processes_of(config) if is_known else None)
     return checked.run
 
 
