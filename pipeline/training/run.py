@@ -64,7 +64,7 @@ from pipeline.training.record import (
 from pipeline.training.status import FILES, FOLDERS, MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
-Begin = Callable[[int], None]  # (processes that will train): writes what they read; nothing refuses to train after it
+Begin = Callable[[int], None]  # (processes that will train): writes what they read; what cannot be is refused first
 Spread = Callable[[Console, str, str, int | None, Begin], None]  # (console, corpus, run, processes, begin): trains
 
 
