@@ -285,6 +285,8 @@ def _of_smaller_files(
     """
     both = files.sizes().join(files_after.sizes(), "key", join_type="inner", right_suffix="_now")
     smaller = both.filter(pc.less(both["bytes_now"], both["bytes"])).sort_by("key").combine_chunks()
+    if not len(smaller):
+        return ()
     limited = {chunks[row].input for chunks in (old.listed.chunks, after) for row in _cut(chunks)}
     places, places_now = files.places(smaller["key"]), files_after.places(smaller["key"])
     kept = _Kept(store, old, files, np.unique(files.rows[np.concatenate([[], *places]).astype(np.int64)]))
