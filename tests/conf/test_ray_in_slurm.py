@@ -124,10 +124,13 @@ def test_a_private_cluster_and_the_exit_code_of_its_command(alone: Path, tmp_pat
 def test_a_run_on_two_nodes_gives_the_same_corpus(
     alone: Path, second_network: None, make_config: MakeConfig, tmp_path: Path
 ) -> None:
+    # the second node starts at its second try
+    once = f'[ "$SLURM_PROCID" = 0 ] || ! mkdir {tmp_path / "once"} || exit 1'
+    alone.write_text(ALONE.replace("exec ", f"{once}\nexec "))
     path = make_config(autobleu=None)
     here = pipeline("run", path, "--set", f"output={tmp_path / 'here'}")
     assert here.returncode == 0, here
     code, log = run(tmp_path, ["--ntasks-per-node=2"], [str(path)], RAY=str(alone))
-    assert code == "0" and "On worker node" in log, log
+    assert code == "0" and "On worker node" in log and (tmp_path / "once").exists(), log
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "here")
     assert next((tmp_path / "out").glob("runs/*/summary.json"))
