@@ -248,7 +248,10 @@ def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callabl
 def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Callable[..., Job]) -> None:
     job = submitted("hopeless", "train.parallel=fsdp", "train.processes=null")  # one process, as the job finds out
     until(job.over)
-    assert "there is one process" in job.standing().failed and job.log.count("srun: error") <= 1, (job.standing(), job.log)
+    assert "there is one process" in job.standing().failed and job.log.count("srun: error") <= 1, (
+        job.standing(),
+        job.log,
+    )
     command = [PIPELINE, "logs", job.store.url, "--training", "hopeless"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert job.standing().failed in shown and f"{job.id}.log:" in shown and "step 0 of" in shown, shown
