@@ -34,10 +34,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage.records import said_of
-from pipeline.storage.store import Store, named
+from pipeline.storage.store import Store, is_unfinished, named
 from pipeline.training.distributed import Processes
 from pipeline.training.shares import PLAN, SHARE, ShareReader, ShareWriter
-from pipeline.training.status import CHECKPOINTS, MARKER
+from pipeline.training.status import CHECKPOINTS, FILES, FOLDERS, MARKER
 
 _OURS = re.compile(r"step-[0-9]{8,}\.[0-9a-f]{6}")
 _OLDER = {"step", "folder", "pinned", "processes", "torch"}  # fields of markers of checkpoints with pickles
@@ -159,10 +159,18 @@ def interrupted(store: Store, run: str) -> list[str]:
 
 
 def forget(store: Store, run: str) -> None:
-    """Delete all checkpoints of a training, markers first, also damaged ones."""
+    """Delete what a training wrote, its checkpoints first, markers before folders, also damaged ones.
+
+    Other files in its folder, which may be a link, are not ours.
+    """
     for path in marker_paths(store, run):
         store.delete(path)
     delete_folders(store, interrupted(store, run))
+    for name in FILES:
+        store.delete(f"{run}/{name}")
+    delete_folders(store, [f"{run}/{name}" for name in store.folders(run) if FOLDERS.fullmatch(name)])
+    for path in filter(is_unfinished, store.find_any(run, ["."])):
+        store.delete(path)
 
 
 def delete_folders(store: Store, folders: list[str]) -> None:

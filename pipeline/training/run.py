@@ -29,7 +29,7 @@ from pipeline.corpus.tombstones import purged_from
 from pipeline.planning.section_checks import training_problems
 from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
-from pipeline.storage.store import Store, is_unfinished
+from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.data.checks import check_columns, check_content, check_files, check_mix, texts_in_train
 from pipeline.training.data.index import (
@@ -61,7 +61,7 @@ from pipeline.training.record import (
     refuse,
     write_started,
 )
-from pipeline.training.status import FILES, FOLDERS, MODEL, SCALER, clear_failure, read_metrics
+from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
 from stages.lcm.card import LcmCard
 
 Begin = Callable[[int], None]  # (processes that will train): writes what they read; what cannot be is refused first
@@ -173,7 +173,7 @@ class Checked:
         if processes is not None and not self.is_trained:
             self.started.settings.check_shared(processes)
         if self.fresh:
-            _forget(self.store, self.run)
+            checkpoint.forget(self.store, self.run)
         clear_failure(self.store, self.run)
         if self.scaler is not None:
             self.store.write(f"{self.run}/{SCALER}", self.scaler)
@@ -233,18 +233,6 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     lost = None if store.exists(f"{run}/{SCALER}") else _scaler(store, settings, pinned, started.scaler)
     digest = started.scaler if lost is None else content_digest(lost)
     return Checked(store, Started(pinned=pinned, settings=settings, scaler=digest), lost, fresh)
-
-
-def _forget(store: Store, run: str) -> None:
-    """Delete what a training wrote; other files in its folder, which may be a link, are not ours."""
-    checkpoint.forget(store, run)
-    for name in FILES:
-        store.delete(f"{run}/{name}")
-    for name in store.folders(run):
-        if FOLDERS.fullmatch(name):
-            store.delete_folder(f"{run}/{name}")
-    for path in filter(is_unfinished, store.find_any(run, ["."])):
-        store.delete(path)
 
 
 def _check_content(console: Console, settings: TrainSettings, card: LcmCard, corpus: Corpus, pinned: Pinned) -> None:

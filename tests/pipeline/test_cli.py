@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.core import TyperGroup
 
 from pipeline.cli import app
 from pipeline.corpus.reader import Corpus
@@ -178,7 +179,9 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]  # it is a group
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    for name, command in group.commands.items():
         assert not re.search(r"\S\n\S", command.help or ""), name
 
 

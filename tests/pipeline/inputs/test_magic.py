@@ -1,0 +1,69 @@
+"""Files whose first bytes show that they are not what their names say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.inputs import Rejected, plan_chunks
+from tests.support.inputs import COMPRESS, entry, only_rejected, read, read_all, texts
+
+UTF_16 = "Über".encode("utf-16")
+
+
+def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> None:
+    wrong = {
+        "a PNG image": b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20,
+        "UTF-16 text": '{"text": "a"}\n'.encode("utf-16") * 100,
+        "a gzip file": gzip.compress(os.urandom(3000)),
+        "a tar archive": b"a.txt".ljust(257, b"\0") + b"ustar\0\n\n\n",
+        "one JSON value over many lines": json.dumps([{"text": "a"}] * 30, indent=1).encode(),
+    }
+    for name, data in wrong.items():
+        for suffix, compress in COMPRESS.items():
+            path = tmp_path / f"a.jsonl{suffix}"
+            path.write_bytes(compress(data))
+            rejected = only_rejected(read_all(entry(path)))
+            assert (rejected.reason, rejected.bytes_unreadable) == ("unreadable", path.stat().st_size)
+            assert name in rejected.error
+        (tmp_path / "a.jsonl").write_bytes(data)
+        chunks = plan_chunks(entry(tmp_path / "a.jsonl"), chunk_bytes=200)
+        records = read(chunks, entry(tmp_path / "a.jsonl"))
+        assert len(records) == len(chunks) > 1
+        assert sum(record.bytes_unreadable for record in records if isinstance(record, Rejected)) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.jsonl.gz", b'{"text": "a"}\n', "begins like plain JSON"),
+        ("a.txt.zst", b"Text.", "begins like plain text"),
+        ("a.jsonl.xz", gzip.compress(b"", mtime=0), "begins like a gzip file"),
+        ("a.txt", UTF_16, "; it begins like UTF-16 text: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE > NEW)"),
+        ("a.txt", "Über".encode("utf-32"), "text: convert it to UTF-8 (iconv -f UTF-32 -t UTF-8 FILE > NEW)"),
+        ("a.jsonl", UTF_16, "UTF-16 text, not like lines of JSON: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8 FILE"),
+        ("a.txt", "The cat’s mat.\n".encode("utf-16-le"), "to UTF-8 (iconv -f UTF-16LE -t UTF-8 FILE > NEW)"),
+        ("a.md", "Über uns.\n".encode("utf-16-be"), "UTF-16BE text: convert it to UTF-8 (iconv -f UTF-16BE -t"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16LE text, not like lines of JSON: convert it to UTF"),
+        ("a.txt", bytes(range(256)), "(invalid start byte), near"),
+        ("a.txt", bytes(range(256)), "it has NUL bytes, as binary data has: leave it out, or write the text that it"),
+        ("a.parquet", b"id,text\n1,a\n", "begins like plain text"),
+        ("a.parquet", b"", "0 bytes"),
+        ("a.jsonl.gz", b"", "is empty, without even a header"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name: str, data: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    rejected = only_rejected(read_all(entry(tmp_path)))
+    assert words in rejected.error and ("iconv" not in words or "name that fits" not in rejected.error)
+    assert rejected.bytes_unreadable == len(data)
+
+
+@pytest.mark.parametrize("text", ["nul \0 inside", "\0", "a\0b\0", "one\0two\0\0", "\0" * 40])
+def test_a_text_with_some_nuls_is_a_document(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    assert texts(read_all(entry(tmp_path))) == [text]
