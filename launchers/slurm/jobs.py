@@ -11,6 +11,7 @@ be there. Job states are for people to look at: progress is judged by receipts a
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -102,6 +103,7 @@ def submit(
     after: Sequence[str] = (),
     small: bool = False,
     nodes: int | None = None,
+    hold: bool = False,
 ) -> tuple[str, ...]:
     """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize requires.
 
@@ -114,6 +116,7 @@ def submit(
         after: job ids; the job starts when all of them are over, however they ended.
         small: whether to ask for one CPU, 2 GB, no GPU, and an hour at most.
         nodes: the nodes of a job whose command runs srun on them; the time limit's warning goes to what srun runs.
+        hold: whether it waits for `held` to let it start.
 
     Returns:
         The job ids.
@@ -127,7 +130,7 @@ def submit(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     found = site()
-    asked = options(settings, found, small) | _spread(nodes)
+    asked = options(settings, found, small) | _spread(nodes) | ({"hold": True} if hold else {})
     jobs: list[str] = []
     for size in _arrays(tasks, found.max_array_size):
         at_once = settings.array_parallelism
@@ -141,6 +144,17 @@ def submit(
             cancel(jobs)
             raise
     return tuple(jobs)
+
+
+@contextlib.contextmanager
+def held(job: str) -> Iterator[None]:
+    """Let a job that was queued with `hold` start after the `with` block; cancel it if the block fails."""
+    try:
+        yield
+        ask("scontrol", "release", job)
+    except BaseException:
+        cancel([job])
+        raise
 
 
 def check_folder(folder: Path) -> None:

@@ -54,7 +54,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
     Returns:
         The folder of the training; None if the model is trained already.
     """
-    from pipeline.training.run import alone, prepare, say_purged, settings_of
+    from pipeline.training.run import alone, check, known_processes, say_purged, settings_of
 
     settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
@@ -63,16 +63,20 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
     jobs.check_folder(folder)
     check_free(store, settings.folder)
     with alone(store, settings):
-        run = prepare(console, config, fresh)
-        if training_status(store, run).finished:
+        checked = check(console, config, fresh)
+        run, processes = checked.run, known_processes(config)
+        if checked.is_trained:
+            checked.begin(processes)
             console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return None
         (job,) = jobs.submit(
             pipeline_command("training", store.url, run, *patience_of(config)), config.launcher, folder,
-            run.rpartition("/")[2], nodes=config.launcher.train_nodes,
+            run.rpartition("/")[2], nodes=config.launcher.train_nodes, hold=True,
         )  # fmt: skip
-        write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
+        with jobs.held(job):  # SLURM took it: only now is deleted what was trained before
+            checked.begin(processes)
+            write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     return run

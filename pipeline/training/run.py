@@ -180,24 +180,6 @@ class Checked:
         write_started(self.store, self.run, self.started)
 
 
-def prepare(console: Console, config: RunConfig, fresh: bool = False) -> str:
-    """Check what is asked for, and write the record that processes of the training read.
-
-    Args:
-        console: where is shown what was decided.
-        config: the configuration, with a section `train`; `ConfigError` is raised if it does not fit the corpus.
-        fresh: whether what was trained under that name is deleted, once all checks have passed.
-
-    Returns:
-        The folder of the training.
-    """
-    checked = check(console, config, fresh)
-    launcher = config.launcher
-    is_known = launcher.kind != "slurm" or checked.started.settings.processes or launcher.gpus_per_node
-    checked.begin(processes_of(config) if is_known else None)
-    return checked.run
-
-
 def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     """Check what is asked for; of the training, nothing is written or deleted yet.
 
@@ -262,6 +244,13 @@ def processes_of(config: RunConfig) -> int:
     if launcher.kind == "slurm":
         return launcher.train_nodes * (settings.processes or launcher.gpus_per_node or 1)
     return settings.processes or 1
+
+
+def known_processes(config: RunConfig) -> int | None:
+    """Return how many processes will train; None if only the node of a SLURM job knows."""
+    launcher = config.launcher
+    is_known = launcher.kind != "slurm" or settings_of(config).processes or launcher.gpus_per_node
+    return processes_of(config) if is_known else None
 
 
 def _check_encoder(config: RunConfig, corpus: Corpus) -> None:

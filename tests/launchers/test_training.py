@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -28,7 +29,7 @@ from pipeline.config.load import load_config
 from pipeline.monitor.trainings import cancel_trainings, show_trainings
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import interrupted
-from pipeline.training.run import prepare
+from pipeline.training.run import check
 from pipeline.training.status import TrainingStatus, read_job, record_failure, training_status
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.launchers.ray_cluster import processes_of, running_cluster
@@ -227,7 +228,9 @@ def test_a_lost_process_is_started_again_in_the_same_job(
 def test_what_srun_starts_on_two_nodes_meets_and_trains(
     corpus: Path, uninterrupted: list[tuple[int, float, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, url = prepare(Console(), load_config(corpus, ["train.name=nodes"]), False), str(corpus.parent / "out")
+    checked, url = check(Console(), load_config(corpus, ["train.name=nodes"])), str(corpus.parent / "out")
+    checked.begin(2)
+    run = checked.run
     for name, value in (("NODELIST", "localhost,127.0.0.1"), ("ID", "4321")):
         monkeypatch.setenv(f"SLURM_JOB_{name}", value)
     command = srun(["-m", "pipeline.training.worker", url, run], processes=1)
@@ -273,6 +276,18 @@ def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> 
         refused = subprocess.run([*again, "--set", f"launcher.{wrong}"], capture_output=True, text=True)
         assert refused.returncode == 2 and "launcher" in refused.stderr, refused
         assert training_status(Store(str(output)), "train/card").finished
+    # SLURM goes away between its check of the job and the job
+    (corpus.parent / "bin").mkdir()
+    gone = corpus.parent / "bin/sbatch"
+    gone.write_text(f"""#!/bin/sh
+case " $* " in *--test-only*) ;; *) export SLURM_CONF=/nowhere ;; esac
+exec {shutil.which("sbatch")} "$@"
+""")
+    gone.chmod(0o755)
+    path = os.environ | {"PATH": f"{gone.parent}{os.pathsep}{os.environ['PATH']}"}
+    refused = subprocess.run(again, capture_output=True, text=True, env=path)
+    assert refused.returncode and "/nowhere" in refused.stderr, refused
+    assert training_status(Store(str(output)), "train/card").finished
 
 
 @pytest.mark.cluster
