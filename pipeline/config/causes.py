@@ -122,8 +122,10 @@ def _value(data: Any, key: Sequence[str]) -> Any:
 def without(errors: Sequence[Error], data: Any) -> Any:
     """Return a copy of the values without the wrong ones, with placeholders for missing ones."""
     kept = copy.deepcopy(data)
-    for one in errors:
-        key = key_of(one, data)
+    keys = [key_of(one, data) for one in errors]
+    for one, key in zip(errors, keys, strict=True):
+        if one["type"] == "too_short" and any(len(other) > len(key) and other[: len(key)] == key for other in keys):
+            continue  # pydantic does not count entries that are wrong
         if one["type"] == "missing" and key and (key[-1] in PLACEHOLDERS or len(key) == 1):
             around = _value(kept, key[:-1])
             if isinstance(around, dict):

@@ -24,9 +24,10 @@ from pipeline.config.frozen import Places
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import SECTIONS
 from pipeline.config.train import MICRO_CONCEPTS
-from pipeline.inputs import InputError, resolve_inputs
+from pipeline.inputs import InputError, InputSettings, resolve_inputs
 from pipeline.storage.remote import holds_credentials
 from stages.lcm.card import trained_lcms
+from stages.stage import meaning
 from stages.yaml_text import load_yaml
 
 MAY_BE_EMPTY = (*SECTIONS, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
@@ -54,6 +55,8 @@ _Loader.add_implicit_resolver(_NUMBER_TAGS[1], _FLOAT, list("-+0123456789"))
 
 class _Salvaged(RunConfig):
     """What remains of a configuration without its mistakes; its sections need not fit together."""
+
+    input: tuple[InputSettings, ...] = meaning((), description="where documents come from, if that is right")
 
     @model_validator(mode="after")
     def _stages_fit(self) -> _Salvaged:

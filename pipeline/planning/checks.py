@@ -198,6 +198,8 @@ def _inputs(
     samples: list[tuple[InputSettings, RecordSample]] = []
     by_input: dict[str, Sequence[Chunk]] = {}
     chunks: ChunkTable | None = None
+    if not config.input:  # it is what is wrong, as the check of the file said
+        return chunks, samples, found, warned
     try:
         planned = plan_inputs(config.input, config.chunk_bytes, *_rules(config))
         chunks = order_chunks(planned, seed=config.seed)

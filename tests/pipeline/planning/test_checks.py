@@ -88,6 +88,25 @@ def problems(path: Path, *overrides: str) -> list[str]:
     return []
 
 
+@pytest.mark.parametrize(
+    ("of_input", "what"),
+    [
+        ("", "input is missing"),
+        ("inputs: [{path: in2/*.jsonl, lang: eng_Latn}]", "unknown key inputs; did you mean input"),
+        ("input: 5", "input is 5; allowed: a list"),
+        ("input: []", "input is []"),
+        ("input: [{path: in2/*.jsonl}]", "input 1: lang is missing"),
+    ],
+)
+def test_a_wrong_input_hides_no_other_mistake(bad: Path, of_input: str, what: str) -> None:
+    lines = BAD.split("\n")
+    bad.write_text("\n".join([*lines[:2], of_input, *lines[6:]]))
+    said = problems(bad)
+    assert sum(what in one for one in said) == 1, said
+    for line, other in SAID[7:8] + SAID[10:11]:
+        assert any(re.search(rf"bad\.yaml:{line - 3}: {other}", one) for one in said), said
+
+
 def test_nothing_is_said_of_what_is_right(make_config: MakeConfig) -> None:
     path = make_config(scaler={}, select="autobleu is null or autobleu >= 30", train={"model": "lcm-two-tower-tiny"})
     assert problems(path, "split.validation=0.2") == []
