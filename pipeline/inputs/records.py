@@ -299,8 +299,8 @@ Detector = Callable[[str], tuple[str, float]]
 def detector(settings: DetectSettings, languages: Collection[str] | None) -> Detector:
     """Return a function that gives SONAR code and confidence of a text, or raises BadRecordError.
 
-    `languages` are the codes that documents may have; None allows any. A text of nothing but white space is dropped for
-    the same reason as after segmenting. Raises StartError if the identification model is missing.
+    `languages` are the codes that documents may have; None allows any. A text in which nothing is visible is dropped
+    for the same reason as after segmenting. Raises StartError if the identification model is missing.
     """
     from stages.language.identifier import SONAR_CODES, identifier
     from stages.segment import marks
@@ -310,10 +310,10 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
     stated = "state the language of such documents (lang: eng_Latn, or {column: NAME})"
 
     def detect(text: str) -> tuple[str, float]:
+        if not marks.VISIBLE.search(text):
+            raise BadRecordError("no text", "there is nothing to see in it", kind="dropped")
         found = identify(text)
         if found is None:
-            if not marks.INK.search(text):
-                raise BadRecordError("no text", "there is only white space", kind="dropped")
             raise BadRecordError(NOT_CERTAIN, f"the text has no letter to tell its language by; {stated}")
         seems = f"the text looks like {found.label!r} with confidence {found.confidence:.3f}"
         if found.confidence < settings.threshold:

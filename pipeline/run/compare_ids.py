@@ -201,7 +201,7 @@ def _documents(config: RunConfig, chunk: Chunk) -> Iterator[Document]:
     """Yield the documents of a chunk that have text."""
     settings = next(one for one in config.input if one.name == chunk.input)
     for item in read_documents(chunk, settings, config.split, load_card(config.segment.model).languages):
-        if not isinstance(item, Rejected) and marks.INK.search(item.text):
+        if not isinstance(item, Rejected) and marks.VISIBLE.search(item.text):
             yield item
 
 

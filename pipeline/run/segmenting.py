@@ -238,7 +238,7 @@ class ChunkSegmenter:
         for item in read_documents(chunk, settings, self.config.split, self.card.languages):
             if isinstance(item, Rejected):
                 accounting.reject(item)
-            elif any_id or not marks.INK.search(item.text):
+            elif any_id or not marks.VISIBLE.search(item.text):
                 yield item
             elif item.doc_id in later:
                 accounting.quarantine_later(item, later[item.doc_id])
@@ -255,7 +255,8 @@ class ChunkSegmenter:
         """
         try:
             with capture_warnings() as warned:
-                segmented = self.segmenter.segment([one.text for one in batch], [one.lang for one in batch])
+                texts = [one.text if marks.VISIBLE.search(one.text) else "" for one in batch]
+                segmented = self.segmenter.segment(texts, [one.lang for one in batch])
             self._warned += warned
         except Exception as error:
             if len(batch) == 1:

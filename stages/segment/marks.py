@@ -56,6 +56,8 @@ EAST_ASIAN = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"  # ranges of
 _BLANK = r"\s\x00-\x1f\x7f-\x9f"
 BLANKS = re.compile(f"[{_BLANK}]+")  # white space and control characters
 INK = re.compile(f"[^{_BLANK}]")
+# What a reader sees: also no zero width space, mark of direction, soft hyphen, Hangul filler, blank Braille pattern.
+VISIBLE = regex.compile(rf"[^{_BLANK}\p{{Default_Ignorable_Code_Point}}\u2800]")
 _LINE_END = r"(?>\r\n|[\n\r\x85\u2028])"
 PARAGRAPH_END = re.compile(rf"(?:{_LINE_END}[^\S\n\r\x85\u2028]*+){{2,}}+|\u2029")  # at least one blank line
 

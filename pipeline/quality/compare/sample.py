@@ -64,8 +64,8 @@ class TextSample:
         if len(text) > most:
             end = max(text.rfind(space, most // 2, most) for space in " \n")
             text = text[: end if end > 0 else most]
-        if not marks.INK.search(text):
-            self.reject("no text", 1, f"{document.record}: there is nothing but white space")
+        if not marks.VISIBLE.search(text):
+            self.reject("no text", 1, f"{document.record}: there is nothing to see in it")
             return
         self.texts.append(text)
         self.langs.append(document.lang)

@@ -79,7 +79,7 @@ def test_languages_that_cannot_be_encoded(tmp_path: Path) -> None:
 def test_nothing_to_tell_a_language_by(tmp_path: Path) -> None:
     item = refused(tmp_path, "12:30 — 3.14 😀")
     assert item.reason == "language not certain" and "no letter" in item.error
-    empty = read(tmp_path, ["", " \n\t", "\x00"], "detect")
+    empty = read(tmp_path, ["", " \n\t", "\x00", "\u200b\u00ad", "\u3164"], "detect")
     assert all(isinstance(one, Rejected) and (one.kind, one.reason) == ("dropped", "no text") for one in empty)
 
 

@@ -122,6 +122,15 @@ def test_every_bad_document_has_a_reason(make_config: MakeConfig, tmp_path: Path
     assert unknown["payload"] == lines[-1].encode() and unknown["payload_bytes"] == len(lines[-1])
 
 
+def test_documents_in_which_nothing_is_visible_are_dropped(make_config: MakeConfig, tmp_path: Path) -> None:
+    nothing = ["\u200b", "\u00ad\u200d ", "\ufeff", "\u200e\n\u200f", "\u2060", "\u3164", "\u2800\u2800", "\x01"]
+    there = ["\u0600", "\ue000", ".", "a\u200b", "\U0001f600"]
+    one = {"id": "0", "lang": "eng_Latn"}
+    only_file(tmp_path, [json.dumps(one | {"text": text, "id": text}) for text in (*nothing, *there)])
+    _, (receipt,) = run(load_config(make_config()))
+    assert (receipt.kept, receipt.dropped) == (len(there), {"no text": len(nothing)})
+
+
 def test_a_document_without_text_does_not_claim_its_id(make_config: MakeConfig, tmp_path: Path) -> None:
     one = {"id": "1", "lang": "eng_Latn", "text": " "}
     only_file(tmp_path, [json.dumps(one), json.dumps(one | {"text": "Hello."}), json.dumps(one | {"text": "Again."})])
