@@ -27,7 +27,8 @@ _SIGNATURES = {
 }
 _ENCODINGS = {f"{encoding} text": encoding for encoding in ("UTF-16", "UTF-32", "UTF-16LE", "UTF-16BE")}
 _UNITS = 4  # of UTF-16, at least, that tell it without a mark
-_LATIN = 0.75  # share of these units that begin or end with a NUL byte, in languages written with Latin letters
+_ALPHABET = 0.75  # share of these units whose high byte is below 32: alphabets have the codes below U+2000
+_LOW, _CONTROLS = bytes(range(32)), bytes(one for one in range(32) if one not in b"\t\n\f\r")
 _COMPRESSIONS = {"gzip": "a gzip file", "bz2": "a bzip2 file", "xz": "an xz file", "zstd": "a zstd file"}
 _TAR = slice(257, 262)
 
@@ -43,10 +44,15 @@ def not_text(head: bytes) -> str | None:
 
 
 def _utf_16(head: bytes) -> str | None:
-    """Name UTF-16 without a mark by its NUL bytes: every other byte is one in most Latin text ("T\\0h\\0e\\0")."""
+    """Name UTF-16 without a mark by its control characters: of most text, every other byte is one ("T\\0h\\0e\\0").
+
+    Of Chinese, Japanese and Korean they are not, and such text is no UTF-8 either.
+    """
     units = len(head) // 2
-    for nulls, others, name in ((head[1::2], head[::2], "UTF-16LE text"), (head[::2], head[1::2], "UTF-16BE text")):
-        if units >= _UNITS and nulls.count(0) >= _LATIN * units and 0 not in others:
+    for high, low, name in ((head[1::2], head[::2], "UTF-16LE text"), (head[::2], head[1::2], "UTF-16BE text")):
+        others, letters = len(high.translate(None, _LOW)), len(low.translate(None, _LOW))
+        is_alphabet = others <= (1 - _ALPHABET) * len(high) and letters > len(low) / 2
+        if units >= _UNITS and is_alphabet and set(high).intersection(_CONTROLS) and 0 not in low:
             return name
     return None
 
