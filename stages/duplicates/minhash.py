@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.arrow import scattered
 from stages.duplicates.hashing import SLICE, STEP, Hashes, Ints, bytes_of, folded, hash_spans, mixed, normalised, steps
@@ -52,7 +53,7 @@ def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashe
     Returns:
         (documents, bands) uint64.
     """
-    slices = [normalised(text.slice(start, SLICE)) for start in range(0, max(1, len(text)), SLICE)]
+    slices = [_without_marks(normalised(text.slice(start, SLICE))) for start in range(0, max(1, len(text)), SLICE)]
     words, owner = _words(pa.concat_arrays(slices), starts)
     shingles, edges = _shingles(words, np.searchsorted(owner, np.arange(len(starts) + 1)), settings.words)
     return keys_of_shingles(shingles, edges, settings)
@@ -121,11 +122,23 @@ def _banded(signatures: npt.NDArray[np.uint32], settings: NearSettings) -> Hashe
     return mixed(keys + np.arange(settings.bands, dtype=np.uint64) * STEP)
 
 
+def _without_marks(text: pa.Array) -> pa.Array:
+    """Replace marks and symbols that are not ASCII, which `_words` would take for letters, by spaces."""
+    data, edges = bytes_of(text)
+    rows = np.flatnonzero(np.diff(np.append(0, np.cumsum(data > 127))[edges]))
+    if not len(rows):
+        return text
+    mask = np.zeros(len(text), np.bool_)
+    mask[rows] = True
+    spaced = pc.replace_substring_regex(text.take(pa.array(rows)), r"[\p{P}\p{S}]+", " ")
+    return pc.replace_with_mask(text, pa.array(mask), spaced)
+
+
 def _words(text: pa.Array, starts: Ints) -> tuple[Hashes, Ints]:
     """Return the hashes of all words, and their documents.
 
     A word is a run of letters and digits. Of scripts that are written without spaces (Chinese, Japanese, Thai, Lao,
-    Khmer, Burmese) it is one character. ASCII marks separate words; other marks are taken as letters.
+    Khmer, Burmese) it is one character.
     """
     data, edges = bytes_of(text)
     separator = _SEPARATORS[data]

@@ -19,6 +19,7 @@ from stages.lcm.metrics import documents_of
 
 HIDDEN, DROPOUT = 256, 0.2
 STEPS, PAIRS, LEARNING_RATE, WEIGHT_DECAY = 600, 1024, 1e-3, 0.01
+PASSES = 20  # over all pairs, at most: of few ones it would learn each by heart, and call all others wrong
 REPEATED, ELSEWHERE = 0.1, 0.1  # shares of negatives that are the sentence itself, or one of another document
 HELD_OUT = 10  # every so many documents tell how good the judge is
 LEAST_PAIRS = 500  # of neighbours, to learn from
@@ -108,8 +109,9 @@ def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: in
         torch.manual_seed(seed)
         network = PairNetwork(x.shape[1]).to(device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-        for _ in range(STEPS):
+        steps = min(STEPS, -(-PASSES * len(learning) // PAIRS))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
             first = learning[torch.randint(len(learning), (PAIRS,), generator=generator)]
             kind = torch.rand(PAIRS, generator=generator)
             wrong = torch.where(kind < REPEATED, first, others(first))

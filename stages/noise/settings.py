@@ -74,7 +74,7 @@ class NoiseSettings(StageSettings):
     """
 
     name: ClassVar[str] = "noise"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     reads: ClassVar[tuple[str, ...]] = (
         "sentences.text",
         "sentences.lang",

@@ -26,6 +26,7 @@ IDENTIFIER = (
     r"\b\w+\(\)|\b\w+(?:_+\w+)+\b|\b[a-z0-9]+(?:[A-Z][a-z0-9]+)+\b|(?:\.{0,2}/[\w.-]+){2,}|\b0x[0-9a-fA-F]+\b"
     r"|\b[0-9a-f]{12,}\b|(?:^|\s)--?[a-z][\w-]*"
 )
+_APART = r"[^\p{L}\p{M}\p{N}_]"  # what no word holds; RE2's \b takes every letter that is not ASCII for it
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 BULLET = r"^\s*[-*•‣▪●–]\s"
 ELLIPSIS = r"(?:…|\.\.\.)$"
@@ -119,7 +120,8 @@ def _documents(text: pa.Array, doc: Ints, paragraph: Ints, apart: Flags) -> dict
     word_count = _totals(of, documents, _count(text, r"\S+"))
     stop_words = np.zeros(documents)
     for word in STOP_WORDS:
-        stop_words += _totals(of, documents, _count(text, rf"(?i)\b{word}\b")) > 0
+        there = pc.match_substring_regex(text, rf"(?i)(?:^|{_APART}){word}(?:$|{_APART})")
+        stop_words += _totals(of, documents, there.to_numpy(zero_copy_only=False).astype(np.float64)) > 0
     found = {
         "doc_words": word_count,
         "doc_word_length": _ratio(_totals(of, documents, _count(text, r"\S")), word_count),

@@ -72,6 +72,9 @@ def test_common_keys_are_as_frequent_as_the_formula_says() -> None:
 def test_marks_case_white_space_and_sentences_do_not_matter() -> None:
     once = keys_of([["One two, three.", "Four five six!"]])
     np.testing.assert_array_equal(keys_of([["one TWO", "three four", "five\tsix"]]), once)
+    np.testing.assert_array_equal(keys_of([["“One” — two…\u00a0three", "‘four’ «five» \u2022 six†"]]), once)
+    chinese = keys_of([["我们去学校，学习课文。", "然后「回家」吃饭！"]])
+    np.testing.assert_array_equal(keys_of([["我们去学校,学习课文.", "然后回家吃饭"]]), chinese)
     assert not (keys_of([["One two, three.", "Five four six!"]]) == once).any()
 
 

@@ -75,6 +75,11 @@ def test_symbols_are_hashes_or_ellipses_not_their_sum() -> None:
     assert of("#one #two three… four... five# six … seven # ...", "doc_symbol_ratio") == pytest.approx(4 / 10)
 
 
+def test_stop_words_are_whole_words() -> None:
+    assert of("Andächtig, übeto, ofé, thé, «bandé», to_do, have2, with\u0301", "doc_stop_words") == 0
+    assert of("The “to”-of—and; that\tHAVE with.", "doc_stop_words") == 7
+
+
 @pytest.mark.parametrize(
     ("text", "lang", "expected"),
     [

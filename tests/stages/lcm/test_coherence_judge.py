@@ -29,8 +29,8 @@ def turned(documents: int, sentences: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def test_it_prefers_the_next_sentence_to_others_and_to_repetitions() -> None:
-    judge = fit_judge(*turned(120, 8, seed=1))
-    assert judge.accuracy > 0.9 and judge.pairs == 108 * 7
+    judge = fit_judge(*turned(1200, 8, seed=1))
+    assert judge.accuracy > 0.9 and judge.pairs == 1080 * 7
     unseen, lengths = turned(40, 8, seed=2)
     shuffled, repeated = [], []
     real = [judge.scores(one) for one in unseen.split(lengths.tolist())]
@@ -46,6 +46,8 @@ def test_it_is_no_better_than_chance_where_there_is_no_order() -> None:
     generator = torch.Generator().manual_seed(3)
     judge = fit_judge(torch.randn(1600, DIM, generator=generator), torch.full((200,), 8))
     assert 0.35 < judge.accuracy < 0.65
+    unseen = judge.scores(torch.randn(400, DIM, generator=generator))
+    assert 0.4 < float(unseen.mean()) < 0.6, "it has not learned its pairs by heart"
 
 
 def test_the_same_seed_gives_the_same_judge_and_leaves_the_generator_alone() -> None:
