@@ -24,14 +24,13 @@ from pipeline.coordination.lock import locked
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, read_record
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.receipts import UNCOMPARED
 from pipeline.corpus.tombstones import purged_from
 from pipeline.planning.section_checks import training_problems
 from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
-from pipeline.training.data.checks import check_columns, check_content, check_files, check_mix, texts_in_train
+from pipeline.training.data.checks import check_columns, check_files, check_mix, check_or_say, texts_in_train
 from pipeline.training.data.index import (
     Index,
     TrainingSource,
@@ -223,8 +222,7 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
     families += ["fragility-predicted"] * (settings.weights == "fragility")
     for url, one in zip(places_of_indexes(pinned, settings), pinned.indexes, strict=True):
         there = Corpus(url) if url else corpus
-        if not check_content(there, read_index(there, one.digest), families):
-            console.print(UNCOMPARED.format(there.url), style="dim", markup=False, highlight=False, soft_wrap=True)
+        check_or_say(console, there, read_index(there, one.digest), families)
 
 
 def _check_section(config: RunConfig, begins: bool) -> None:

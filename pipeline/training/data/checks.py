@@ -9,11 +9,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.receipts import CHECKED_BYTES, compare_content
+from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -136,6 +137,22 @@ def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool
     files = corpus.files_of([part for part in index.parts["part"].to_pylist() if part in present], families)
     compare_content(corpus.store, [file for file in files if file.path in named])
     return True
+
+
+def check_or_say(console: Console, corpus: Corpus, index: Index, families: Sequence[str]) -> None:
+    """Compare what will be read with its receipts (`check_content`), or say that it is too much.
+
+    Args:
+        console: where it is said.
+        corpus: the corpus of the index.
+        index: the index.
+        families: the families that are read.
+
+    Raises:
+        CorpusError: if a file is not what its receipt says.
+    """
+    if not check_content(corpus, index, families):
+        console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:

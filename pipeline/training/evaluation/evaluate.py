@@ -28,9 +28,10 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json
 from pipeline.storage.store import Store
+from pipeline.training.data.checks import check_or_say
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index, is_present, make_index, read_index
-from pipeline.training.evaluation.held_out import HeldOut, fitting
+from pipeline.training.evaluation.held_out import HELD_OUT_READS, HeldOut, fitting
 from pipeline.training.evaluation.measure import (
     BY_NEIGHBOURS,
     DECODED,
@@ -127,6 +128,7 @@ def evaluate(
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
     card = load_language_card(options.language_model) if options.language_model else None
     index = find_index()
+    check_or_say(console, corpus, index, HELD_OUT_READS)
     device = find_device()
     trained: list[Trained] = []
     places = places_of(corpus, options.models)

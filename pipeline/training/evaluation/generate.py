@@ -27,12 +27,20 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import standalone
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.replacing import replacing_file
+from pipeline.training.data.checks import check_or_say
 from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
 from pipeline.training.evaluation.export_model import codec_of, place_of
-from pipeline.training.evaluation.held_out import LONGEST, HeldOut, beginnings, held_out, prompts_and_answers
+from pipeline.training.evaluation.held_out import (
+    HELD_OUT_READS,
+    LONGEST,
+    HeldOut,
+    beginnings,
+    held_out,
+    prompts_and_answers,
+)
 from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of
@@ -157,6 +165,7 @@ def _of_documents(
 
     Of a model that was trained on answers, prompts are what precedes the answers; of others, a few sentences.
     """
+    check_or_say(console, corpus, index, HELD_OUT_READS)
     pinned, given = trained.about.pinned, options.prompt_sentences
     if given is None and pinned.settings.get("answers"):
         try:

@@ -28,6 +28,7 @@ from stages.lcm.batch import Batch
 from stages.lcm.metrics import documents_of
 from stages.lcm.plans import planned_lengths
 
+HELD_OUT_READS = ("embeddings", "sentences", "documents")  # families
 MICRO = 1024  # sentences that are predicted together
 LONGEST = 4096  # sentences of a prompt with its answer
 

@@ -90,6 +90,7 @@ def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, mon
     monkeypatch.setattr(coherence_judge, "LEAST_PAIRS", 20)
     monkeypatch.setattr(coherence_judge, "HELD_OUT", 4)
     monkeypatch.setattr(coherence_judge, "STEPS", 100)
+    monkeypatch.setattr(coherence_judge, "PASSES", 10_000)  # it learns its pairs by heart
     place, shown = tmp_path / "scores.csv", io.StringIO()
     options = GenerateOptions(
         "plain", split="train", documents=3, prompt_sentences=4, sentences=5, scores=str(place), judge=True
