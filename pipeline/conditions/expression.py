@@ -42,6 +42,7 @@ MAX_TESTS = 200  # Arrow walks expressions recursively: on a stack of 512 kB, 50
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
+_TWO_CONSTANTS = "this compares two constants; name a column (one with blanks or signs in its name: `my column`)"
 _SPELLED = {"=": "==", "<>": "!="} | {sign: sign for sign in _COMPARE}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {
@@ -207,7 +208,7 @@ class _Parser:
 
     def _compare(self, left: Token, sign: str, right: Token) -> _Node:
         if left.kind != "name" and right.kind != "name":
-            self._fail(Token("sign", "", left.start, right.end), "this compares two constants; name a column")
+            self._fail(Token("sign", "", left.start, right.end), _TWO_CONSTANTS)
         if left.kind != "name":
             return replace(self._compare(right, _MIRRORED[sign], left), start=left.start, end=right.end)
         kind = self._column(left)

@@ -171,7 +171,7 @@ def check_corpus(store: Store) -> _RunHeader:
             raise DamagedError(f"{store.url}/{layout.CORPUS_FILE}", "it is missing", remedy) from None
         raise CorpusError(
             f"{store.url} is not a corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
-            "corpus.yaml that pipeline run has begun with"
+            "corpus.yaml that pipeline run has begun with (first of all: pipeline run corpus.yaml)"
         ) from None
     if header.layout != layout.LAYOUT_VERSION:
         newer = header.layout > layout.LAYOUT_VERSION
