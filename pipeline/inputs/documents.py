@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.base.errors import visible
-from pipeline.inputs.magic import HEAD, marked_encoding, to_utf8
 
 PAYLOAD = 4 << 10  # bytes kept of a rejected record: the input holds the whole record, at the place that `record` gives
 ERROR = 500  # characters
@@ -121,23 +120,6 @@ def where_not_utf8(error: UnicodeDecodeError) -> str:
     """Say what is wrong with bytes that are not UTF-8, and where."""
     near = error.object[max(0, error.start - NEAR) : error.start + NEAR].decode("utf-8", "replace")
     return f"byte 0x{error.object[error.start]:02x} at {error.start} is not UTF-8 ({error.reason}), near {short(near)}"
-
-
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Say what is wrong with bytes that are not UTF-8, where, and what to do."""
-    marked = marked_encoding(error.object[:HEAD])
-    if marked:
-        convert = other_encoding(marked)
-    elif b"\0" in error.object:
-        convert = "it has NUL bytes, as binary data has: leave it out, or write the text that it holds as UTF-8"
-    else:
-        convert = f"convert the text to {to_utf8('WINDOWS-1252')}"
-    return f"{where_not_utf8(error)}; {convert}"
-
-
-def other_encoding(marked: str) -> str:
-    """Say that bytes begin like text in another encoding, and what to do."""
-    return f"it begins like {marked} text: convert it to {to_utf8(marked)}"
 
 
 def as_text(value: Any, column: str) -> str:

@@ -76,10 +76,14 @@ def looks_like(head: bytes, compression: str = "") -> str:
     return f"; it begins like {name}: {remedy(name)}" if name else ""
 
 
-def remedy(name: str) -> str:
-    """Say what to do with a file that begins like this (`not_text`)."""
+def remedy(name: str, compressed: bool = False) -> str:
+    """Say what to do with a file that begins like this (`not_text`), once it is decompressed if it is `compressed`."""
     encoding = _ENCODINGS.get(name)
-    return "give it the name that fits, or convert it" if encoding is None else f"convert it to {to_utf8(encoding)}"
+    if encoding is None:
+        return "give it the name that fits, or convert it"
+    if compressed:
+        return f"decompress it, and convert it to UTF-8 from {encoding}"
+    return f"convert it to {to_utf8(encoding)}"
 
 
 def marked_encoding(head: bytes) -> str | None:

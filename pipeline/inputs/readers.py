@@ -25,7 +25,8 @@ from typing import Any
 
 from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, not_utf8, other_encoding, short
+from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, short, where_not_utf8
+from pipeline.inputs.encodings import mend_file, mend_line
 from pipeline.inputs.magic import HEAD, looks_like, marked_encoding, not_text
 from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
@@ -180,7 +181,8 @@ def _record(line: _RawLine, maker: RecordMaker) -> Document | Rejected:
     try:
         values = DECODER.decode(raw.decode())
     except UnicodeDecodeError as error:
-        return reject("not UTF-8", not_utf8(error), bytes_unreadable=len(raw))
+        what = f"{where_not_utf8(error)}; {mend_line(raw, maker.stated_lang)}"
+        return reject("not UTF-8", what, bytes_unreadable=len(raw))
     except (ValueError, RecursionError) as error:
         return reject("invalid JSON", _not_json(error))
     if not isinstance(values, dict):
@@ -284,13 +286,13 @@ def _text(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]:
     try:
         text = raw.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        head = raw[:HEAD]
+        head, mend = raw[:HEAD], mend_file(raw, maker.stated_lang, bool(chunk.compression))
         other = not_text(head) is not None and marked_encoding(head) is None  # encodings are told already
-        what = f"{not_utf8(error)}{looks_like(head) if other else ''}"
+        what = f"{where_not_utf8(error)}; {mend}{looks_like(head) if other else ''}"
         yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
         return
-    if encoding := marked_encoding(raw[:HEAD]):  # all bytes of ASCII text in UTF-16 are UTF-8, half of them NUL
-        what = f"the file is not UTF-8; {other_encoding(encoding)}"
+    if marked_encoding(raw[:HEAD]):  # all bytes of ASCII text in UTF-16 are UTF-8, half of them NUL
+        what = f"the file is not UTF-8; {mend_file(raw, maker.stated_lang, bool(chunk.compression))}"
         yield maker.reject(0, "not UTF-8", what, raw, bytes_unreadable=chunk.bytes)
         return
     yield maker.make({maker.settings.text: text}, 0, raw)

@@ -21,10 +21,10 @@ from pipeline.inputs.documents import (
     Rejected,
     as_text,
     encode,
-    not_utf8,
     short,
     where_not_utf8,
 )
+from pipeline.inputs.encodings import mend_value
 from pipeline.inputs.kept_values import KEPT
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
@@ -43,8 +43,8 @@ class NotUtf8:
 
     def __init__(self, error: UnicodeDecodeError) -> None:
         self.raw: bytes = error.object
-        self.error = not_utf8(error)
         self.where = where_not_utf8(error)
+        self.error = f"{self.where}; {mend_value(self.raw)}"
 
     def __repr__(self) -> str:
         return repr(self.raw)
@@ -78,6 +78,7 @@ class RecordMaker:
     ) -> None:
         self.chunk = chunk
         self.settings = settings
+        self.stated_lang = settings.lang if isinstance(settings.lang, str) else None  # of all records
         self.source = chunk.source
         self.languages = None if languages is None else dict.fromkeys(languages)
         self.lang_column = settings.lang.column if isinstance(settings.lang, LangColumn) else None

@@ -111,7 +111,7 @@ def check_lines(chunk: Chunk, head: bytes) -> None:
     """
     name = not_text(head)
     if name:
-        error = f"the file begins like {name}, not like lines of JSON: {remedy(name)}"
+        error = f"the file begins like {name}, not like lines of JSON: {remedy(name, bool(chunk.compression))}"
         raise BrokenStreamError(error, chunk.bytes)
 
 

@@ -78,7 +78,9 @@ BAD_FILES = {
     "utf-16.jsonl": BadFile(some("16").decode().encode("utf-16"), UNREADABLE, "begins like UTF-16 text"),
     "pretty.json": BadFile(json.dumps([ROW], indent=2).encode(), UNREADABLE, "one JSON value over many lines"),
     "latin-1.jsonl": BadFile(
-        lines(record("l1", "Fraîche."), record("l2", "Été.")).decode().encode("latin-1"), {"not UTF-8": 2}, "iconv"
+        lines(record("l1", "Fraîche."), record("l2", "Été.")).decode().encode("latin-1"),
+        {"not UTF-8": 2},
+        "correct this record",
     ),
     "no-text-column.parquet": BadFile(
         parquet({"id": "a", "lang": "eng_Latn", "body": "x"}, {"id": "b", "lang": "eng_Latn", "body": "y"}),
@@ -116,7 +118,7 @@ GOOD_LINES = [
 ]
 DEEP = 100_000
 BAD_LINES: list[tuple[bytes, str, str]] = [  # line, reason, pattern of the error
-    (b'{"id": "x", "lang": "eng_Latn", "text": "\xff"}', "not UTF-8", "byte 0xff at 41 .*; convert the text"),
+    (b'{"id": "x", "lang": "eng_Latn", "text": "\xff"}', "not UTF-8", "byte 0xff at 41 .*; correct this record"),
     (record("null", None), "text is null", "text is null, where a string is needed"),
     (record("number", 3), "text is not a string", r"text is 3 \(int\)"),
     (record("list", ["a"]), "text is not a string", r"\['a'\] \(list\)"),

@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.inputs import Rejected, plan_chunks
@@ -64,6 +66,58 @@ def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name:
     rejected = only_rejected(read_all(entry(tmp_path)))
     assert words in rejected.error and ("iconv" not in words or "name that fits" not in rejected.error)
     assert rejected.bytes_unreadable == len(data)
+
+
+@pytest.mark.parametrize(
+    ("lang", "encoding", "words"),
+    [
+        ("rus_Cyrl", "koi8-r", "perhaps WINDOWS-1251 or KOI8-R (a guess from rus_Cyrl: look at the result) to UTF-8 ("),
+        ("ell_Grek", "cp1253", "(iconv -f WINDOWS-1253 -t UTF-8 FILE > NEW)"),
+        ("jpn_Jpan", "shift-jis", "perhaps SHIFT-JIS or EUC-JP (a guess"),
+        ("zho_Hans", "gb18030", "(iconv -f GB18030 -t"),
+        ("zho_Hant", "big5", "(iconv -f BIG5 -t"),
+        ("kor_Hang", "cp949", "(iconv -f CP949 -t"),
+        ("pol_Latn", "cp1250", "(iconv -f WINDOWS-1250 -t"),
+        ("tur_Latn", "cp1254", "(iconv -f WINDOWS-1254 -t"),
+        ("deu_Latn", "cp1252", "(iconv -f WINDOWS-1252 -t"),
+        ("kat_Geor", "latin-1", "from its encoding, which has to be known to UTF-8 (iconv -f ENCODING -t UTF-8 FILE >"),
+        ("detect", "cp1251", "from its encoding, which has to be known to UTF-8 (iconv -f ENCODING -t UTF-8 FILE >"),
+    ],
+)
+def test_an_encoding_is_guessed_from_the_stated_language(tmp_path: Path, lang: str, encoding: str, words: str) -> None:
+    text = {"rus_Cyrl": "Кот", "detect": "Кот", "ell_Grek": "Γάτα", "jpn_Jpan": "猫がいる", "kor_Hang": "고양이"}
+    text |= {"zho_Hans": "猫坐在垫子上", "zho_Hant": "貓坐在墊子上", "pol_Latn": "Żółw", "tur_Latn": "Ağaç"}
+    raw = f"{text.get(lang, 'Über')}.\n".encode(encoding)
+    (tmp_path / "a.txt").write_bytes(raw)
+    assert words in only_rejected(read_all(entry(tmp_path, lang=lang))).error
+    (tmp_path / "a.txt").rename(tmp_path / "a.old")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(raw))
+    error = only_rejected(read_all(entry(tmp_path / "a.txt.gz", lang=lang))).error
+    assert "decompress it, and convert it to UTF-8 from its encoding, " in error and "iconv" not in error
+
+
+def test_a_file_that_is_mostly_utf8_is_not_to_be_converted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Кот сидит на ковре.\n".encode() + "Ковёр\n".encode("cp1251")[:2])
+    error = only_rejected(read_all(entry(tmp_path, lang="rus_Cyrl"))).error
+    assert error.endswith("; most of it is UTF-8: correct the 2 places that are not")
+
+
+def test_records_of_a_file_are_not_converted_by_a_command_for_files(tmp_path: Path) -> None:
+    line = '{"text": "Кот"}\n'
+    for name, compress in (("a.jsonl", bytes), ("a.jsonl.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(compress(line.encode() + line.encode("cp1251")))
+        records = read_all(entry(tmp_path / name, lang="rus_Cyrl"))
+        error = only_rejected([one for one in records if isinstance(one, Rejected)]).error
+        assert error.endswith(
+            "; correct this record, or let the program that made the file write it again as UTF-8; it may be "
+            "WINDOWS-1251 or KOI8-R (a guess from rus_Cyrl)"
+        )
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line.encode("utf-16") * 9))
+    error = only_rejected(read_all(entry(tmp_path / "b.jsonl.gz"))).error
+    assert error.endswith("decompress it, and convert it to UTF-8 from UTF-16")
+    pq.write_table(pa.table({"text": [line.encode("cp1251")]}), tmp_path / "a.parquet")
+    error = only_rejected(read_all(entry(tmp_path / "a.parquet"))).error
+    assert error.endswith("; correct this value, or let the program that made the file write it again as UTF-8")
 
 
 @pytest.mark.parametrize("text", ["nul \0 inside", "\0", "a\0b\0", "one\0two\0\0", "\0" * 40])
