@@ -36,10 +36,14 @@ FORMATS = {
     ".md": "text",
 }
 _READERS = {
-    ".csv": "read_csv('IN.csv', dtype=str, keep_default_na=False)",
-    ".tsv": "read_csv('IN.tsv', sep='\\t', dtype=str, keep_default_na=False)",
-    ".xlsx": "read_excel('IN.xlsx', dtype=str, keep_default_na=False)",
+    ".csv": (  # the separator is the sign of these that the first line has most often
+        "f = 'IN.csv'; head = pandas.read_csv(f, sep='\\a', quoting=3, nrows=0).columns[0]; "
+        "sep = max('\\a,;\\t|', key=head.count); pandas.read_csv(f, sep=sep, encoding='utf-8-sig', {})"
+    ),
+    ".tsv": "pandas.read_csv('IN.tsv', sep='\\t', encoding='utf-8-sig', {})",
+    ".xlsx": "pandas.read_excel('IN.xlsx', {})",
 }
+_AS_THEY_ARE = "dtype=str, keep_default_na=False"  # values: 007 is no number, and NA no missing value
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 KNOWN = (
     f".parquet, and {' '.join(one for one in FORMATS if one != '.parquet')}, these also with {' '.join(COMPRESSIONS)}"
@@ -343,7 +347,8 @@ def format_hint(name: str) -> str:
     packed = posixpath.splitext(stem)[1] if last in COMPRESSIONS else ""
     extension = packed if packed in _READERS.keys() | _CONVERTED.keys() else f"{packed}{last}"
     if reader := _READERS.get(extension):
-        return f"a table becomes Parquet by: python -c \"import pandas; pandas.{reader}.to_parquet('OUT.parquet')\""
+        table = reader.format(_AS_THEY_ARE)
+        return f"a table becomes Parquet by: python -c \"import pandas; {table}.to_parquet('OUT.parquet')\""
     return _CONVERTED.get(extension, "")
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import gzip
+import io
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -17,6 +21,7 @@ import yaml
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
 from pipeline.inputs import LangColumn, LangDetect
+from pipeline.inputs.listing import format_hint
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 
@@ -76,7 +81,7 @@ def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: P
     drafted("data")
     text = (tmp_path / "corpus.yaml").read_text()
     assert "deu_Latn 75%, eng_Latn 25%" in text and "# keep: [tags, year]" in text, text
-    assert "1 file .CSV" in text and "read_csv('IN.csv', dtype=str, keep_default_na=False).to_parquet('OUT" in text
+    assert "1 file .CSV" in text and "dtype=str, keep_default_na=False).to_parquet('OUT" in text
     drafted("data.parquet", "--to", "two.yaml")
     assert "# keep: [day]" in (tmp_path / "two.yaml").read_text()
 
@@ -310,10 +315,36 @@ def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp
         ("PDF", "pdftotext FILE"),
         ("docx", "pandoc -t plain FILE"),
         ("warc.gz", "warcio"),
-        ("csv.gz", "pandas.read_csv('IN.csv'"),
+        ("csv.gz", "import pandas; f = 'IN.csv'"),
     ],
 )
 def test_each_kind_of_file_that_is_not_read_has_a_way_on(tmp_path: Path, extension: str, told: str) -> None:
     (tmp_path / f"a.{extension}").write_text("x")
     done = pipeline("init", f"a.{extension}")
     assert done.returncode == 2 and told in done.stderr and ".parquet, and .jsonl" in done.stderr, said(done)
+
+
+@pytest.mark.parametrize(
+    ("name", "sep", "mark"),
+    [
+        ("IN.csv", ",", ""),
+        ("IN.csv", ";", "\ufeff"),
+        ("IN.csv.gz", ";", ""),
+        ("IN.csv", "\t", ""),
+        ("IN.csv", "|", "\ufeff"),
+        ("IN.tsv", "\t", "\ufeff"),
+    ],
+)
+def test_the_command_for_tables_finds_their_separator(tmp_path: Path, name: str, sep: str, mark: str) -> None:
+    pytest.importorskip("pandas")
+    rows = [["text", "id"], ['He said "no",\nthen; left\t|.', "007"], ["Grüße, NA", "NA"], ["", "8"]]
+    for table in (rows, [row[:1] for row in rows[:-1]]):
+        written = io.StringIO()
+        csv.writer(written, delimiter=sep).writerows(table)
+        raw = f"{mark}{written.getvalue()}".encode()
+        (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        (command,) = re.findall(r"python -c (\".*\")", format_hint(name.lower()))
+        command = command.replace("IN.csv", name)
+        subprocess.run(["bash", "-c", f"{sys.executable} -c {command}"], check=True, cwd=tmp_path)
+        found = pq.read_table(tmp_path / "OUT.parquet")
+        assert [found.column_names, *map(list, zip(*found.to_pydict().values(), strict=True))] == table
