@@ -1,6 +1,7 @@
 """Implements `pipeline export`: the selected sentences of a corpus in layouts that other programs load.
 
 Sequences are written part by part, each file as a whole, and `export.json` last: an export without it is unfinished.
+Until then the folder is claimed, so that two exports at a time do not mix (`pipeline/storage/export_target.py`).
 Just before it, the corpus records the export (`pipeline/corpus/exports.py`), so it knows all that are complete. The
 number of sentences written must equal the number selected. Cost: one pass over the small columns to count, and one over
 the selected text and embeddings.
@@ -91,9 +92,10 @@ def export_corpus(
         draw: draws the plots of the format hub; only that format needs it.
 
     Raises:
-        ConfigError: for a format, a place, a condition or a repository that is not possible.
+        ConfigError: for a format, a place, a condition or a repository that is not possible, or if another export
+            writes to that place.
         CorpusError: for a corpus that is not finished, of which nothing is selected, or from which documents were
-            purged meanwhile.
+            purged meanwhile, or if something else writes into the folder of the export.
         HubError: if an upload fails.
         ValueError: if the format is hub and `draw` is missing.
     """
@@ -124,33 +126,18 @@ def export_corpus(
             return
     target = ExportTarget(options.to, corpus.url)
     purged = tombstone_paths(corpus.store)
-    _whole(console, corpus)
-    with RowProgress(console, corpus.rows) as progress:
-        counts = selection.count(progress)
-    show_selection(console, selection, counts)
-    if not counts.kept:
-        raise CorpusError("the selection keeps no sentence; the table above says what removes them; nothing is written")
-    with RowProgress(console, counts.kept, "sentences", "written") as progress:
-        if options.format == "lcm":
-            written = write_lcm(selection, target, progress, scaler)
-        elif options.format == "parquet":
-            written = write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
-        elif options.format == "hub":
-            if draw is None:
-                raise ValueError("the format hub needs `draw`")
-            row_group_rows = options.row_group_rows or ROW_GROUP_ROWS
-            written = write_hub(selection, target, progress, vectors, row_group_rows, counts, options.licence, draw)
-        elif options.format == "numpy":
-            written = write_numpy(selection, target, progress, vectors)
-        elif options.format == "webdataset":
-            written = write_webdataset(selection, target, progress, vectors, options.shard_mb or SHARD_MB)
-        elif options.format == "lance":
-            written = write_lance(selection, target, progress, vectors)
-        else:
-            from pipeline.export.sonar_llm import write_sonar_llm  # torch
-
-            written = write_sonar_llm(selection, newest_config(corpus.store), target, progress)
-    _balance(counts, written)
+    with target.claimed():
+        _whole(console, corpus)
+        with RowProgress(console, corpus.rows) as progress:
+            counts = selection.count(progress)
+        show_selection(console, selection, counts)
+        if not counts.kept:
+            raise CorpusError(
+                "the selection keeps no sentence; the table above says what removes them; nothing is written"
+            )
+        with RowProgress(console, counts.kept, "sentences", "written") as progress:
+            written = _write(selection, target, options, vectors, counts, progress, scaler, draw)
+        _balance(counts, written)
     about = _about(counts, written)
     _record(console, options.format, selection, target.url, about["written"])
     target.write_json("export.json", _identity(options, selection) | about)
@@ -169,6 +156,37 @@ def export_corpus(
         )
     if push:
         push.upload(console)
+
+
+def _write(
+    selection: Selection,
+    target: ExportTarget,
+    options: ExportOptions,
+    vectors: str,
+    counts: Counts,
+    progress: RowProgress,
+    scaler: RobustScaler | None,
+    draw: Draw | None,
+) -> Written:
+    """Write all files but `export.json`. Raises `ValueError` if the format is hub and `draw` is missing."""
+    if options.format == "lcm":
+        return write_lcm(selection, target, progress, scaler)
+    if options.format == "parquet":
+        return write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
+    if options.format == "hub":
+        if draw is None:
+            raise ValueError("the format hub needs `draw`")
+        row_group_rows = options.row_group_rows or ROW_GROUP_ROWS
+        return write_hub(selection, target, progress, vectors, row_group_rows, counts, options.licence, draw)
+    if options.format == "numpy":
+        return write_numpy(selection, target, progress, vectors)
+    if options.format == "webdataset":
+        return write_webdataset(selection, target, progress, vectors, options.shard_mb or SHARD_MB)
+    if options.format == "lance":
+        return write_lance(selection, target, progress, vectors)
+    from pipeline.export.sonar_llm import write_sonar_llm  # torch
+
+    return write_sonar_llm(selection, newest_config(selection.corpus.store), target, progress)
 
 
 def _vectors(options: ExportOptions) -> str:

@@ -1,18 +1,31 @@
-"""The folder that an export is written to: any fsspec URL that is empty and outside of the corpus."""
+"""The folder that an export is written to: any fsspec URL that is empty and outside of the corpus.
+
+An export claims its folder with the file `export.lock`, which only one writer can create, and deletes it when its files
+are written. An export that is killed leaves it there.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import secrets
+import socket
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.replacing import replacing_file
+from pipeline.storage.store import Store
+
+CLAIM = "export.lock"
+_NAMED = 3  # files that a message names
 
 
 class ExportTarget:
@@ -20,24 +33,55 @@ class ExportTarget:
 
     def __init__(self, url: str, corpus: str) -> None:
         self.url = _absolute(url)
+        self._given = url
+        self._written: set[str] = set()
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
         with translate_errors(url):
             fs, path = fsspec.core.url_to_fs(self.url)
+            self._local, self._path = isinstance(fs, LocalFileSystem), path
             fs.invalidate_cache()
             if fs.isfile(path):
                 raise ConfigError(f"--to {url} is a file; give the name of a new folder")
-            if fs.exists(path) and fs.find(path):
-                raise ConfigError(
-                    f"--to {url} is not empty, and nothing is overwritten; give a new folder, or delete what is there "
-                    "(an export without export.json was not finished)"
-                )
+        self._refuse(self._files())
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other exports out of the folder until the block ends; write what completes the export after that.
+
+        Folders are created. Those that are empty when the block fails are deleted again.
+
+        Yields:
+            Nothing, while the folder is this export's.
+
+        Raises:
+            ConfigError: if another export was faster.
+            CorpusError: if the folder then holds other files than those of this export.
+            StorageError: if the folder cannot be written.
+        """
+        store, made = Store(self.url), self._make_folders()
+        try:
+            self._claim(store)
+        except BaseException:
+            _remove(made)
+            raise
+        try:
+            self._refuse(name for name in self._files() if name != CLAIM)
+            yield
+            self._check()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                store.delete(CLAIM)
+            _remove(made)
+            raise
+        store.delete(CLAIM)
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file of the folder that appears when it is complete. Folders are created."""
         with replacing_file(f"{self.url}/{name}") as file:
             yield file
+        self._written.add(name)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small text file."""
@@ -47,6 +91,89 @@ class ExportTarget:
     def write_json(self, name: str, value: Any) -> None:
         """Write a small JSON file."""
         self.write_text(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+    def add(self, name: str) -> None:
+        """Take a file that another library has written into the folder for one of this export."""
+        self._written.add(name)
+
+    def _make_folders(self) -> list[Path]:
+        """Create the folder, if it is on this machine. Returns the folders that were lacking, the innermost first."""
+        if not self._local:
+            return []
+        folder = Path(self._path)
+        made = [one for one in (folder, *folder.parents) if not one.exists()]
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+        return made
+
+    def _claim(self, store: Store) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        data = f"process {os.getpid()} on {socket.gethostname()} since {now}, {secrets.token_hex(8)}\n".encode()
+        if not self._local:
+            if not store.create(CLAIM, data):
+                self._refuse([CLAIM])
+            return
+        with self._writing():
+            try:
+                Path(self._path, CLAIM).touch(exist_ok=False)  # unlike `create`, also on disks without hard links
+            except FileExistsError:
+                self._refuse([CLAIM])
+        with contextlib.suppress(OSError):  # on a full disk, the files of the export say so
+            Path(self._path, CLAIM).write_bytes(data)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise StorageError(f"{self.url} cannot be written: {why}; fix that, or give another place") from error
+
+    def _files(self) -> set[str]:
+        """Return the names of all files in the folder, relative to it."""
+        with translate_errors(self._given):
+            fs, path = fsspec.core.url_to_fs(self.url)
+            fs.invalidate_cache()
+            found = fs.find(path) if fs.exists(path) else []
+        return {str(one)[len(path.rstrip("/")) + 1 :] for one in found}
+
+    def _refuse(self, files: Iterable[str]) -> None:
+        """Raise `ConfigError` if there are files."""
+        there = set(files)
+        if CLAIM in there:
+            raise ConfigError(
+                f"another export writes to --to {self._given}, or was killed there: it holds {CLAIM}, which names the "
+                "process; give a new folder, or, if that export no longer runs, delete what is there"
+            )
+        if there:
+            raise ConfigError(
+                f"--to {self._given} is not empty, and nothing is overwritten; give a new folder, or delete what is "
+                "there (an export without export.json was not finished)"
+            )
+
+    def _check(self) -> None:
+        """Raise `CorpusError` if the folder does not hold exactly the files that were written, and the claim."""
+        there, wanted = self._files(), self._written | {CLAIM}
+        if there == wanted:
+            return
+        lacking, foreign = sorted(wanted - there), sorted(there - wanted)
+        what = f"holds other files ({_some(foreign)})" if foreign else f"lacks files ({_some(lacking)})"
+        raise CorpusError(
+            f"{self.url} {what} than this export has written: something else changed it meanwhile; delete it, and "
+            "export again"
+        )
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    """Delete folders that are empty."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(visible, names[:_NAMED])) + more
 
 
 def _absolute(url: str) -> str:

@@ -73,7 +73,7 @@ def export_model(
         half: whether the weights are rounded to float16; a model that is loaded is float32 all the same.
 
     Raises:
-        ConfigError: if the folder to create is not empty.
+        ConfigError: if the folder to create is not empty, or another export writes to it.
         CorpusError: if the training is not finished, its files are damaged, or a weight is too large for float16.
     """
     store, run = located(place)
@@ -103,9 +103,10 @@ def export_model(
         files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
     files["README.md"] = _readme(record, about, _evaluation(store, run)).encode()
     files[TEXT] = sealed(record.model_dump_json(indent=1))
-    for path, data in files.items():
-        with target.file(path) as file:
-            file.write(data)
+    with target.claimed():
+        for path, data in files.items():
+            with target.file(path) as file:
+                file.write(data)
     written = f"{counted(len(files), 'file')}, {size(sum(map(len, files.values())))}"
     console.print(f"{target.url} written ({written})", markup=False, highlight=False, soft_wrap=True)
     for card in dict.fromkeys((record.text.encode.model, record.text.decode.model, record.text.segment.sat)):

@@ -6,9 +6,12 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -21,6 +24,7 @@ import torch
 import yaml
 from rich.console import Console
 
+import pipeline.export as exporting
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.config.select import SelectSettings
@@ -30,6 +34,7 @@ from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from pipeline.storage import layout
 from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.store import Store
 from stages.scaler.robust import RobustScaler
 from tests.pipeline.export.exported import WHERE, Sequence, expected, export
 from tests.support.cli import pipeline
@@ -203,6 +208,66 @@ def test_an_export_that_is_stopped_is_not_taken_for_a_whole_one(corpus: Corpus, 
         progress = Stops(Console(file=io.StringIO()), corpus.rows)
         write_lcm(Selection(corpus, SelectSettings()), ExportTarget(str(tmp_path / "to"), corpus.url), progress)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_two_exports_at_a_time_do_not_mix(corpus: Corpus, tmp_path: Path, bucket: str) -> None:
+    """Both look at the folder while it is empty; the second one is refused, however far the first one is."""
+    for to in (str(tmp_path / "new/to"), f"{bucket}/both"):
+        first, second = (ExportTarget(to, corpus.url) for _ in range(2))
+        with first.claimed():
+            with pytest.raises(ConfigError, match=r"another export writes to --to .* holds export\.lock"):
+                ExportTarget(to, corpus.url)
+            with pytest.raises(ConfigError, match="another export writes to"), second.claimed():
+                raise AssertionError
+            first.write_text("data/a", "text")
+        first.write_json("export.json", {})
+        with pytest.raises(ConfigError, match="is not empty"), second.claimed():
+            raise AssertionError
+        store = Store(to)
+        assert store.exists("data/a") and store.exists("export.json") and not store.exists("export.lock")
+
+
+def test_exports_that_race_or_are_killed(tmp_path: Path) -> None:
+    to, url = tmp_path / "to", make_corpus(tmp_path, autobleu=None)
+    arguments = [str(one) for one in ("export", url, "--format", "parquet", "--to", to)]
+    both = [subprocess.Popen([sys.executable, "-m", "pipeline", *arguments], stderr=subprocess.PIPE) for _ in range(2)]
+    said = [one.communicate()[1] for one in both]
+    assert sorted(one.returncode for one in both) == [0, 2], said
+    about = json.loads((to / "export.json").read_text())
+    found = sum(pq.read_metadata(path).num_rows for path in to.rglob("*.parquet"))
+    assert about["written"]["sentences"] == found and not (to / "export.lock").exists()
+    shutil.rmtree(to)
+    dies = "import os; import pipeline.export as e; e.write_wide = lambda *_: os.kill(os.getpid(), 9)\n"
+    killed = subprocess.Popen([sys.executable, "-c", f"{dies}from pipeline.cli import main; main()", *arguments])
+    assert killed.wait() == -9 and f"process {killed.pid} on " in (to / "export.lock").read_text()
+    refused = pipeline(*arguments)
+    assert refused.returncode == 2 and "if that export no longer runs, delete what is there" in refused.stderr, refused
+    shutil.rmtree(to)
+    assert pipeline(*arguments).returncode == 0
+
+
+def test_an_export_ends_if_something_else_changes_its_folder(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = exporting.write_wide
+    to = tmp_path / "to"
+
+    def adds(*arguments: Any) -> Any:
+        written = writes(*arguments)
+        (to / "data/other.parquet").write_bytes(b"")
+        return written
+
+    def loses(*arguments: Any) -> Any:
+        written = writes(*arguments)
+        sorted(to.rglob("*.parquet"))[0].unlink()
+        return written
+
+    for meanwhile, words in ((adds, r"holds other files \(data/other.parquet\)"), (loses, r"lacks files \(data/test/")):
+        monkeypatch.setattr(exporting, "write_wide", meanwhile)
+        with pytest.raises(CorpusError, match=f"{words}.* than this export has written.* delete it, and export again"):
+            export(corpus, "parquet", to)
+        assert not (to / "export.json").exists() and not (to / "export.lock").exists()
+        shutil.rmtree(to)
 
 
 def test_object_stores_take_it(corpus: Corpus, bucket: str) -> None:
