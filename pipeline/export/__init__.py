@@ -32,6 +32,7 @@ from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
 from pipeline.export.hub.push import Push
+from pipeline.export.hub.unchanged import compare_files
 from pipeline.export.lance_dataset import write_lance
 from pipeline.export.lcm import write_lcm
 from pipeline.export.numpy_files import write_numpy
@@ -95,7 +96,8 @@ def export_corpus(
         ConfigError: for a format, a place, a condition or a repository that is not possible, or if another export
             writes to that place.
         CorpusError: for a corpus that is not finished, of which nothing is selected, or from which documents were
-            purged meanwhile, or if something else writes into the folder of the export.
+            purged meanwhile, if something else writes into the folder of the export, or if a finished export that is to
+            be uploaded has changed.
         HubError: if an upload fails.
         ValueError: if the format is hub and `draw` is missing.
     """
@@ -119,6 +121,7 @@ def export_corpus(
         push.check()
         if there := _written_before(options, selection):
             place = os.path.realpath(options.to)
+            compare_files(console, options.to, there)
             if not is_recorded(corpus.store, corpus.view, place, selection.digest):
                 _record(console, options.format, selection, place, there["written"])
             console.print(f"{options.to} is complete; it is uploaded as it is", markup=False, highlight=False)
@@ -138,7 +141,7 @@ def export_corpus(
         with RowProgress(console, counts.kept, "sentences", "written") as progress:
             written = _write(selection, target, options, vectors, counts, progress, scaler, draw)
         _balance(counts, written)
-    about = _about(counts, written)
+    about = _about(counts, written) | {"files": dict(sorted(target.written.items()))}
     _record(console, options.format, selection, target.url, about["written"])
     target.write_json("export.json", _identity(options, selection) | about)
     console.print(

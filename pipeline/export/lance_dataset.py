@@ -59,7 +59,7 @@ def write_lance(selection: Selection, target: ExportTarget, progress: RowProgres
         raise
     files = [path for path in place.rglob("*") if path.is_file()]
     for path in files:
-        target.add(path.relative_to(target.url).as_posix())
+        target.add(path.relative_to(target.url).as_posix(), path.stat().st_size)
     written.files, written.bytes = len(files), sum(path.stat().st_size for path in files)
     written.next_step = f'lance.dataset({str(place)!r}).to_table(filter="chars > 100", limit=10)'
     return written

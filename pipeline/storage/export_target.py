@@ -7,6 +7,8 @@ are written. An export that is killed leaves it there.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import secrets
@@ -14,7 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -34,7 +36,7 @@ class ExportTarget:
     def __init__(self, url: str, corpus: str) -> None:
         self.url = _absolute(url)
         self._given = url
-        self._written: set[str] = set()
+        self.written: dict[str, dict[str, Any]] = {}  # name of a file → its size in bytes, and its SHA-256 if known
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
         with translate_errors(url):
@@ -80,8 +82,9 @@ class ExportTarget:
     def file(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file of the folder that appears when it is complete. Folders are created."""
         with replacing_file(f"{self.url}/{name}") as file:
-            yield file
-        self._written.add(name)
+            digested = _Digested(file)
+            yield cast(IO[bytes], digested)
+        self.written[name] = {"bytes": digested.tell(), "sha256": digested.sha256.hexdigest()}
 
     def write_text(self, name: str, text: str) -> None:
         """Write a small text file."""
@@ -92,9 +95,14 @@ class ExportTarget:
         """Write a small JSON file."""
         self.write_text(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
-    def add(self, name: str) -> None:
-        """Take a file that another library has written into the folder for one of this export."""
-        self._written.add(name)
+    def add(self, name: str, size: int) -> None:
+        """Take a file that another library has written into the folder for one of this export.
+
+        Args:
+            name: the file.
+            size: how many bytes it has.
+        """
+        self.written[name] = {"bytes": size}
 
     def _make_folders(self) -> list[Path]:
         """Create the folder, if it is on this machine. Returns the folders that were lacking, the innermost first."""
@@ -153,7 +161,7 @@ class ExportTarget:
 
     def _check(self) -> None:
         """Raise `CorpusError` if the folder does not hold exactly the files that were written, and the claim."""
-        there, wanted = self._files(), self._written | {CLAIM}
+        there, wanted = self._files(), self.written.keys() | {CLAIM}
         if there == wanted:
             return
         lacking, foreign = sorted(wanted - there), sorted(there - wanted)
@@ -162,6 +170,27 @@ class ExportTarget:
             f"{self.url} {what} than this export has written: something else changed it meanwhile; delete it, and "
             "export again"
         )
+
+
+class _Digested(io.RawIOBase):
+    """Computes the SHA-256 of what is written to a file, from its beginning to its end."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._size = file, 0
+        self.sha256 = hashlib.sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.sha256.update(data)
+        size = memoryview(data).nbytes
+        self._size += size
+        return size
 
 
 def _remove(folders: Iterable[Path]) -> None:

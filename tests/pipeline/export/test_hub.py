@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import shutil
@@ -16,7 +17,7 @@ import yaml
 from rich.console import Console
 
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.exports import exports_of
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.hub.card import escaped
@@ -189,6 +190,58 @@ def test_a_push_that_broke_off_goes_on(corpus: Corpus, tmp_path: Path, hub: Hub)
     assert hub.repositories["me/mine"].commits == commits, "nothing new, no commit"
     again = [one.model_copy(update={"name": "", "made": ""}) for one in exports_of(corpus.store).records]
     assert again == [one.model_copy(update={"name": "", "made": ""}) for one in recorded]
+
+
+def test_a_finished_folder_that_has_changed_is_not_pushed(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
+    to = tmp_path / "to"
+    export(corpus, to)
+    about = json.loads((to / "export.json").read_text())
+    files = local_files(to)
+    assert about["files"] == {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+        if name != "export.json"
+    }
+    path = sorted((to / "data/train").iterdir())[0]
+    name = path.relative_to(to).as_posix()
+    whole = path.read_bytes()
+    for data in (whole[:1000], whole[:500] + bytes([whole[500] ^ 1]) + whole[501:]):
+        path.write_bytes(data)
+        with pytest.raises(CorpusError, match=rf"1 file changed \({name}\); nothing is uploaded.*delete the folder"):
+            export(corpus, to, push="me/mine")
+    path.unlink()
+    (to / "more").write_text("")
+    words = rf"1 file missing \({name}\); 1 file not of this export \(more\); .* delete the folder"
+    with pytest.raises(CorpusError, match=words):
+        export(corpus, to, push="me/mine")
+    path.write_bytes(whole)
+    with pytest.raises(CorpusError, match=r"1 file not of this export \(more\); .* delete or move what is not of this"):
+        export(corpus, to, push="me/mine")
+    assert not hub.repositories
+    (to / "more").unlink()
+    assert "uploaded to" in export(corpus, to, push="me/mine") and hub.repositories["me/mine"].files == files
+
+
+def test_rows_are_counted_where_an_earlier_version_has_recorded_no_files(
+    corpus: Corpus, tmp_path: Path, hub: Hub
+) -> None:
+    to = tmp_path / "to"
+    export(corpus, to)
+    about = json.loads((to / "export.json").read_text())
+    del about["files"]
+    (to / "export.json").write_text(json.dumps(about))
+    path = sorted((to / "data/train").iterdir())[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
+    with pytest.raises(CorpusError, match=f"{path.name} is damaged .*; nothing is uploaded. .*delete the folder"):
+        export(corpus, to, push="me/mine")
+    path.unlink()
+    with pytest.raises(CorpusError, match=f"says {corpus.rows} sentences, and its Parquet files hold "):
+        export(corpus, to, push="me/mine")
+    assert not hub.repositories
+    path.write_bytes(whole)
+    said = export(corpus, to, push="me/mine")
+    assert "only the numbers of their rows are compared" in said and "uploaded to" in said
 
 
 def test_other_files_of_a_repository_are_replaced_only_if_asked(corpus: Corpus, tmp_path: Path, hub: Hub) -> None:
