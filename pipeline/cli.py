@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -129,7 +130,7 @@ def main() -> None:
 
         if isinstance(error, ValueError) and not isinstance(error, CardError):
             raise
-        _say_error(_said_of_output(error) or str(error))
+        _say_error(_said_of_output(error) or _said_of_working_directory(error) or str(error))
         sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
     sys.exit(result or 0)
 
@@ -141,6 +142,19 @@ def _said_of_output(error: Exception) -> str | None:
     if not printing or not isinstance(error, OSError):
         return None
     return f"standard output cannot be written: {error.strerror}; what the command does may be unfinished"
+
+
+def _said_of_working_directory(error: Exception) -> str | None:
+    """Return what to say if a path is relative to a working directory that is no longer there."""
+    if not isinstance(error, FileNotFoundError) or error.filename is not None:
+        return None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return (
+            "the working directory was deleted, and a path is relative to it; change to another one, or give full paths"
+        )
+    return None
 
 
 def _say_error(text: str) -> None:

@@ -154,6 +154,15 @@ def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) 
     assert pipeline("run", path).returncode == 0
 
 
+def test_a_working_directory_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = pipeline("status", "corpus")
+    assert done.returncode == 1 and "the working directory was deleted" in done.stderr, done
+    assert "change to another one, or give full paths" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     "command",
     [
