@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, visible
 from pipeline.corpus.runs import newest_config
 from pipeline.corpus.view import View
 from pipeline.storage.store import Store
@@ -84,29 +84,35 @@ def encode_texts(stage: Encode, texts: Sequence[str], langs: Sequence[str]) -> n
     return embedding_matrix(found["embeddings"]["embedding"])
 
 
-def language_of(store: Store, stage: Encode, lang: str | None) -> str:
-    """Return the language of a sentence: the given one, or the only one that the corpus's inputs state.
+def language_of(store: Store, stage: Encode, lang: str | None, there: Callable[[], Sequence[str]]) -> str:
+    """Return the language of a sentence: the given one, or the only one of the corpus.
 
     Args:
         store: the corpus.
         stage: the encoder, which knows certain languages.
         lang: the given language; None if none was given.
+        there: returns languages of the corpus's sentences, several if there are several; called where its inputs do not
+            all state the same one.
 
     Returns:
         A language that the encoder knows, such as `eng_Latn`.
 
     Raises:
-        ConfigError: if the encoder does not know the language, or none was given and documents are in several.
+        ConfigError: if the encoder does not know the language, or none was given and sentences are in several.
     """
     known = stage.card.languages
     if lang is None:
         stated = {json.dumps(one["lang"]) for one in newest_config(store)["input"]}
         lang = json.loads(stated.pop()) if len(stated) == 1 else None
         if not isinstance(lang, str):
-            raise ConfigError(
-                f"in which language is the sentence? the documents of {store.url} are in several: give lang, "
-                "for instance lang='eng_Latn'"
-            )
+            langs = there()
+            if len(langs) != 1:
+                several = f"those of {store.url} are in several, among them {' and '.join(map(visible, langs))}"
+                raise ConfigError(
+                    f"in which language is the sentence? {several if langs else f'{store.url} has none'}; give lang, "
+                    f"for instance lang={(langs or ['eng_Latn'])[0]!r}"
+                )
+            lang = langs[0]
     if lang not in known:
         few = known if len(known) <= 12 else stage.card.nearest_languages(lang)
         raise ConfigError(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted
@@ -317,7 +318,8 @@ class Corpus:
                 row), which is left out of the result itself; or a vector of the embeddings' width.
             k: how many sentences to return.
             *columns: the columns to return, by default `text` and `lang`.
-            lang: the language of a query that is a sentence; it may be left out if all inputs state the same one.
+            lang: the language of a query that is a sentence; it may be left out if all sentences of the
+                corpus are in one.
             where: a condition that rows must satisfy.
             metric: `cosine`, or `euclidean`, whose scores are distances.
             device: where the sentence is encoded: `cpu`, `cuda:0`, `mps`.
@@ -372,8 +374,19 @@ class Corpus:
         if device not in self._encoders:
             self._encoders[device] = load_encoder(self.store, self.view, device)
         encoder = self._encoders[device]
-        found: npt.NDArray[np.float16] = encode_texts(encoder, [text], [language_of(self.store, encoder, lang)])[0]
+        lang = language_of(self.store, encoder, lang, lambda: self._first_langs)
+        found: npt.NDArray[np.float16] = encode_texts(encoder, [text], [lang])[0]
         return found
+
+    @cached_property
+    def _first_langs(self) -> list[str]:
+        """The languages of the sentences of the first parts, until there are two. This column is small."""
+        found: dict[str, None] = {}
+        for part in self.parts:
+            found |= dict.fromkeys(pc.unique(self.table("lang", part=part)["lang"]).drop_null().to_pylist())
+            if len(found) > 1:
+                break
+        return list(found)[:2]
 
     def documents(self, part: str | int) -> pa.Table:
         """Return the documents of a part: id, language, split, source, first row, rows and the metadata that

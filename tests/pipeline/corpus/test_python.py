@@ -226,8 +226,21 @@ def test_nearest_to_a_sentence(corpus: Corpus) -> None:
     assert len(corpus.nearest(text, 10_000, lang=lang)) == len(corpus)
 
 
+def test_a_sentence_is_in_the_only_language_of_the_corpus(tmp_path: Path) -> None:
+    documents = sample_documents("libreoffice-eng", 3)
+    write_jsonl(tmp_path / "in/eng.jsonl", [one | {"language": "eng_Latn"} for one in documents])
+    source = {"path": "in/*.jsonl", "lang": {"column": "language"}, "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu=None)
+    bring_up_to_date(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    text = corpus.to_arrow("text")["text"][2].as_py()
+    assert corpus.nearest(text, 2).equals(corpus.nearest(text, 2, lang="eng_Latn"))
+
+
 def test_questions_without_an_answer(corpus: Corpus) -> None:
-    with pytest.raises(ConfigError, match="in which language is the sentence"):
+    with pytest.raises(
+        ConfigError, match=r"in which language is the sentence\? those of .* several, among them .* and "
+    ):
         corpus.nearest("Hello.")
     with pytest.raises(ConfigError, match="lang is 'eng', which sonar-space-tiny does not know"):
         corpus.nearest("Hello.", lang="eng")
