@@ -162,9 +162,9 @@ class ExportTarget:
     def _check(self) -> None:
         """Raise `CorpusError` if the folder does not hold exactly the files that were written, and the claim."""
         there, wanted = self._files(), self.written.keys() | {CLAIM}
-        if there == wanted:
+        lacking, foreign = sorted(wanted - there), sorted(one for one in there - wanted if not is_hidden(one))
+        if not lacking and not foreign:
             return
-        lacking, foreign = sorted(wanted - there), sorted(there - wanted)
         what = f"holds other files ({_some(foreign)})" if foreign else f"lacks files ({_some(lacking)})"
         raise CorpusError(
             f"{self.url} {what} than this export has written: something else changed it meanwhile; delete it, and "
@@ -191,6 +191,11 @@ class _Digested(io.RawIOBase):
         size = memoryview(data).nbytes
         self._size += size
         return size
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file is of the system or of another program: `.DS_Store`, `.cache/…`."""
+    return any(step.startswith(".") for step in name.split("/"))
 
 
 def _remove(folders: Iterable[Path]) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted
+from pipeline.storage.export_target import is_hidden
 from stages.fetch import sha256_of
 
 RECORD = "export.json"
@@ -49,7 +50,7 @@ def compare_files(console: Console, folder: str, record: Mapping[str, Any]) -> N
     wrong = {
         "missing": sorted(files.keys() - there.keys()),
         "changed": sorted(name for name in files.keys() & there.keys() if not _same(there[name], files[name])),
-        "not of this export": sorted(there.keys() - files.keys()),
+        "not of this export": sorted(name for name in there.keys() - files.keys() if not is_hidden(name)),
     }
     said = [f"{counted(len(names), 'file')} {what} ({_some(names)})" for what, names in wrong.items() if names]
     if said:
