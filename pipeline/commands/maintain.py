@@ -154,6 +154,9 @@ def purge(
         str, typer.Option(metavar="FILE", help="doc_ids, one per line, or Parquet with a column doc_id; a path or URL")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be removed")] = False,
+    in_advance: Annotated[
+        bool, typer.Option("--in-advance", help="also if no document has any of these ids yet")
+    ] = False,
 ) -> None:
     """Remove documents permanently, by their doc_id.
 
@@ -166,7 +169,8 @@ def purge(
     Input files, exports, copies, older versions that a bucket may keep, and
     models that were trained on those documents are not touched; models and
     exports that the corpus knows are named, to be made again. Ids that no
-    document has are named. To list ids, use
+    document has are named; if none has any of them, nothing is done unless
+    --in-advance is given. To list ids, use
     pipeline inspect --columns doc_id,text --to FILE.
 
     Examples:
@@ -178,7 +182,7 @@ def purge(
     from launchers.dispatch import jobs_alive
     from pipeline.maintenance.purge import purge as purge_documents
 
-    purge_documents(out, open_corpus(where), ids, dry_run, jobs_alive)
+    purge_documents(out, open_corpus(where), ids, dry_run, jobs_alive, in_advance)
 
 
 def quarantine(

@@ -32,7 +32,10 @@ FOLDER = "tombstones"
 ERASED = ".erased"  # ends the name of a record that all documents of a tombstone are erased
 _INDEXES, _EXPORTS = "indexes", "exports"
 NONE: frozenset[str] = frozenset()
-_REMEDY = "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again"
+_REMEDY = (
+    "it says which documents were purged: restore it from a copy, or delete it and purge the same ids again "
+    "(--in-advance)"
+)
 _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("chunk", pa.string())])
 
 
@@ -56,7 +59,7 @@ def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
     present = set(store.find(FOLDER))
     for path in sorted(path.removesuffix(ERASED) for path in present if path.endswith(ERASED)):
         if not waiting and path not in present:
-            remedy = f"restore it from a copy; or delete {path}{ERASED}, and purge the same ids again"
+            remedy = f"restore it from a copy; or delete {path}{ERASED}, and purge the same ids again (--in-advance)"
             raise DamagedError(f"{store.url}/{path}", "it is missing, and says which documents were purged", remedy)
     ids: set[str] = set()
     by_chunk: dict[str, set[str]] = {}

@@ -30,7 +30,7 @@ from pipeline.corpus.exports import ExportRecord, exports_of
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.leftovers import ATTEMPT
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.tombstones import create_tombstone
+from pipeline.corpus.tombstones import create_tombstone, read_tombstones
 from pipeline.maintenance.made_with import exports_made_with, indexes_made_with, models_made_with
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
@@ -60,7 +60,12 @@ class PurgeMatches:
 
 
 def purge(
-    console: Console, corpus: Corpus, file: str, dry_run: bool, jobs_alive: Callable[[Sequence[str]], bool]
+    console: Console,
+    corpus: Corpus,
+    file: str,
+    dry_run: bool,
+    jobs_alive: Callable[[Sequence[str]], bool],
+    in_advance: bool = False,
 ) -> None:
     """Purge the documents whose ids a file lists.
 
@@ -71,15 +76,25 @@ def purge(
             raised if it holds no id.
         dry_run: whether to say only what would be purged.
         jobs_alive: a function that says whether SLURM has any of these jobs.
+        in_advance: whether ids are purged of which none is found, so that no document comes under one later.
+
+    Raises:
+        ConfigError: if the file cannot be read or none of its ids is found, which `in_advance` allows.
     """
     ids = read_ids(file)
     with contextlib.nullcontext() if dry_run else locked(corpus.store, "purge", jobs_alive):
-        _purge(console, corpus, file, ids, dry_run)
+        _purge(console, corpus, file, ids, dry_run, in_advance)
 
 
-def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool) -> None:
+def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: bool, in_advance: bool) -> None:
     found = find(corpus, ids)
     missing = sorted(ids - found.ids)
+    refused = not found.hits and not in_advance
+    if refused and not dry_run:
+        if ids <= read_tombstones(corpus.store).ids:
+            console.print("All of these ids are purged already; nothing was changed.")
+            return
+        raise ConfigError(_none_found(corpus, file, ids))
     indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
     exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []
     path = None if dry_run else _record(corpus, file, ids, found, indexes, exports)  # before anything can fail to print
@@ -89,9 +104,8 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         f"{counted(len(found.hits), 'chunk')} to write again",
         highlight=False,
     )
-    first = ", ".join(repr(_shown(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
     console.print(
-        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first ids of the file: {first}"),
+        Text(f"{len(ids) - len(missing)} found, {len(missing)} not found; the first ids of the file: {_first(ids)}"),
         soft_wrap=True,
     )
     for doc_id in missing[:NAMED]:
@@ -102,7 +116,10 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     _say_decoder(console, corpus, found.hits)
     _say_exports(console, corpus, exports)
     if path is None:
-        console.print("Nothing was changed; without --dry-run they are purged.")
+        then = (
+            "purge refuses ids of which none is found, unless --in-advance is given" if refused else "they are purged"
+        )
+        console.print(f"Nothing was changed; without --dry-run {then}.", soft_wrap=True)
         return
     console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
     if found.hits:
@@ -112,6 +129,19 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
             "yours.",
             soft_wrap=True,
         )
+
+
+def _none_found(corpus: Corpus, file: str, ids: set[str]) -> str:
+    which = f"the id {_first(ids)}" if len(ids) == 1 else f"any of the {len(ids)} ids ({_first(ids)})"
+    return (
+        f"--ids {file}: no document or quarantined record of {corpus.url} has {which}, so nothing was changed; give "
+        "ids as this corpus has them (pipeline inspect --columns doc_id,text --to FILE lists them), or --in-advance to "
+        "leave out documents that come under such an id later"
+    )
+
+
+def _first(ids: Collection[str]) -> str:
+    return ", ".join(repr(_shown(one)) for one in sorted(ids)[:FIRST]) + (", …" if len(ids) > FIRST else "")
 
 
 def _shown(doc_id: str) -> str:

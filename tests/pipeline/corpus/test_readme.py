@@ -27,7 +27,12 @@ def test_it_is_in_every_corpus_and_nothing_depends_on_it(tmp_path: Path) -> None
     again = ("run", tmp_path / "corpus.yaml", "--until", "segment")
     readme.write_text("# My own words\n")
     (tmp_path / "ids.txt").write_text("end\n")
-    for arguments in (("verify", out), ("status", out), ("purge", out, "--ids", tmp_path / "ids.txt"), again):
+    for arguments in (
+        ("verify", out),
+        ("status", out),
+        ("purge", out, "--ids", tmp_path / "ids.txt", "--in-advance"),
+        again,
+    ):
         done = pipeline(*arguments)
         assert done.returncode == 0, done
         assert readme.read_text() == "# My own words\n", arguments

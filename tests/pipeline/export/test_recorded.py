@@ -59,9 +59,9 @@ def first_id(place: Path) -> str:
     return str(json.loads((place / "in/eng.jsonl").read_text("utf-8").split("\n")[0])["id"])
 
 
-def purge(place: Path, doc_id: str) -> str:
+def purge(place: Path, doc_id: str, *more: str) -> str:
     (place / "ids.txt").write_text(f"{doc_id}\n", "utf-8")
-    done = pipeline("purge", place / "out", "--ids", place / "ids.txt")
+    done = pipeline("purge", place / "out", "--ids", place / "ids.txt", *more)
     assert done.returncode == 0, said(done)
     return " ".join(said(done).split())
 
@@ -98,7 +98,7 @@ def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, 
     assert found == {"../beside": (False, False), str(tmp_path / "far/away"): (True, True)}
     shown = " ".join(said(pipeline("status", place / "out")).split())
     assert "export ../beside (lcm, 20" in shown and "holds documents that were purged since" in shown
-    assert "export" not in purge(place, "nobody").partition("Now run")[0]
+    assert "export" not in purge(place, "nobody", "--in-advance").partition("Now run")[0]
     sorted((place / "out/tombstones").glob("*.parquet"))[0].write_bytes(b"")
     told = [one["damaged"] for one in states(place)]
     assert told[:-1] == [None, None] and "tombstones/" in told[-1], told

@@ -42,11 +42,11 @@ KEYS = [("doc_id", "ascending"), ("start", "ascending")]
 QUIET = Console(file=io.StringIO())
 
 
-def purged(out: Path, *ids: str, dry_run: bool = False) -> str:
+def purged(out: Path, *ids: str, dry_run: bool = False, in_advance: bool = False) -> str:
     file = out.parent / "ids.txt"
     file.write_text("".join(f"{one}\n" for one in ids), "utf-8")
     console = Console(file=io.StringIO(), width=200)
-    purge(console, Corpus(str(out)), str(file), dry_run, lambda jobs: False)
+    purge(console, Corpus(str(out)), str(file), dry_run, lambda jobs: False, in_advance)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -213,7 +213,7 @@ def test_quarantine_and_later_arrivals(make_config: MakeConfig, tmp_path: Path) 
     shown = purged(out, "two", "nobody", "later")
     assert "3 ids: 1 document of 1 sentence in 1 part, 1 record in quarantine; 1 chunk to write again" in shown
     assert "in no document: later\nin no document: nobody" in shown
-    assert f"in no document: {'x' * 79}…\n" in purged(out, "x" * 5000)
+    assert f"in no document: {'x' * 79}…\n" in purged(out, "x" * 5000, in_advance=True)
     console = Console(file=io.StringIO())
     show_quarantine(console, Corpus(str(out)))
     assert isinstance(console.file, io.StringIO) and "Secret" not in console.file.getvalue()
@@ -273,11 +273,26 @@ def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -
     with locked(Store(str(tmp_path / "out")), "test", lambda jobs: False):
         with pytest.raises(CorpusError, match="is being worked on"):
             purged(tmp_path / "out", "any")
-        assert "in no document: any" in purged(tmp_path / "out", "any", dry_run=True)
+        shown = purged(tmp_path / "out", "any", dry_run=True)
+        assert "in no document: any" in shown and "purge refuses ids of which none is found" in shown
         for command in (("gc", tmp_path / "out", "--delete", "--yes"), ("verify", tmp_path / "out", "--repair")):
             refused = pipeline(*command)
             assert refused.returncode == 1 and "is being worked on" in refused.stderr, refused
-    assert "tombstones/" in purged(tmp_path / "out", "any")
+    assert "tombstones/" in purged(tmp_path / "out", "any", in_advance=True)
+
+
+def test_ids_of_which_none_is_found_are_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(make_config(autobleu=None, encode=None))
+    out, file = tmp_path / "out", tmp_path / "ids.txt"
+    file.write_text("nobody\nnowhere\n")
+    done = pipeline("purge", out, "--ids", file)
+    assert done.returncode == 2 and not (out / "tombstones").exists(), said(done)
+    assert "has any of the 2 ids ('nobody', 'nowhere'), so nothing was changed" in done.stderr, said(done)
+    done = pipeline("purge", out, "--ids", file, "--in-advance")
+    assert done.returncode == 0 and len(list((out / "tombstones").iterdir())) == 1, said(done)
+    done = pipeline("purge", out, "--ids", file)
+    assert done.returncode == 0 and "purged already; nothing was changed" in done.stdout, said(done)
+    assert len(list((out / "tombstones").iterdir())) == 1
 
 
 def test_a_damaged_tombstone_stops_every_reader(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -318,7 +333,7 @@ def test_a_lost_tombstone_brings_nothing_back(make_config: MakeConfig, tmp_path:
     assert erased.exists() and pipeline("verify", path).returncode == 0
     second.unlink()
     erased.unlink()  # as the message says, and then:
-    purged(out, documents[1]["id"])
+    purged(out, documents[1]["id"], in_advance=True)
     run(path)
     assert len(Corpus(str(out))) == texts and pipeline("verify", path).returncode == 0
 
