@@ -336,7 +336,9 @@ class _Parser:
         if _class(kind) == "time" and token.kind == "text":
             return sign, self._moment(column, kind, token)
         if _class(kind) != token.kind:
-            self._fail(token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}", self._other_type(column))
+            self._fail(
+                token, f"{column.value} holds {_holds(kind)}; this is a {token.kind}", self._other_type(column, token)
+            )
         self._check_order(token, kind, sign)
         if not pa.types.is_integer(kind):
             return sign, pa.scalar(float(value) if token.kind == "number" else value, kind)
@@ -351,12 +353,16 @@ class _Parser:
             low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
             self._fail(token, f"{column.value} lies between {low} and {high}")
 
-    def _other_type(self, column: Token) -> str:
-        """Say how the type of a column that an input keeps can be changed; empty for other columns."""
+    def _other_type(self, column: Token, token: Token) -> str:
+        """Say how a column that an input keeps gets the type of a constant; empty for other columns."""
         name = column.value
         if name not in self._kept:
             return ""
-        return f"metadata has the type that its values have in common; to state another: keep: {{{name}: int64}}"
+        kind = {"number": "float64", "boolean": "bool"}.get(token.kind, "string")
+        whole = ", or int64 if all are whole numbers" if kind == "float64" else ""
+        return (
+            f"metadata has the type that its values have in common; to state another: keep: {{{name}: {kind}}}{whole}"
+        )
 
     def _moment(self, column: Token, kind: pa.DataType, token: Token) -> pa.Scalar:
         """Convert a text to the day or the moment that it states."""
