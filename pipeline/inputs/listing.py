@@ -51,7 +51,13 @@ KNOWN = (
 _UNPACK = "archives are to be unpacked first: unzip FILE, tar xf FILE"
 _AS_TEXT = "logs, source code and the like are read by an input with `format: text` (path: 'data/*.log')"
 _DOCUMENTS = "pandoc makes text of HTML, XML, DOCX, EPUB and ODT: pandoc -t plain FILE -o FILE.txt"
+_ARROW = (
+    'Arrow and Feather files become Parquet, each by: python -c "import pyarrow as pa, pyarrow.parquet as pq; '
+    "f = pa.memory_map('IN.arrow'); read = pa.ipc.open_file if f.read(6) == b'ARROW1' else pa.ipc.open_stream; "
+    "f.seek(0); pq.write_table(read(f).read_all(), 'OUT.parquet')\""
+)
 _CONVERTED = {
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), _ARROW),
     **dict.fromkeys((".zip", ".tar", ".tgz"), _UNPACK),
     **dict.fromkeys((".log", ".py", ".srt", ".rst"), _AS_TEXT),
     **dict.fromkeys((".html", ".htm", ".xml", ".docx", ".epub", ".odt"), _DOCUMENTS),

@@ -41,6 +41,8 @@ FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, 
 TEXTS = 50  # text files whose language is identified
 COUNTED_FILES, COUNTED_BYTES = 200, 32 << 20  # in which documents are counted
 PACKED = 3  # bytes of text per byte of a compressed file
+ABOUT_DATASETS = ("dataset_dict.json", "dataset_info.json")  # files that Hugging Face datasets writes beside its data
+STATE = "state.json"  # the same, where Arrow files are
 
 
 @dataclass
@@ -126,7 +128,10 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
     unknown = []
     for below, folders, names in os.walk(path):
         folders[:] = sorted(one for one in folders if one[:1] not in "._")
+        arrow = any(file.endswith(".arrow") for file in names)
         for file in sorted(names):
+            if file in ABOUT_DATASETS or (arrow and file == STATE):
+                continue
             kind = _kind(file)
             if kind and file[:1] not in "._":
                 kinds[kind] = kinds.get(kind, False) or Path(below) != path

@@ -348,3 +348,23 @@ def test_the_command_for_tables_finds_their_separator(tmp_path: Path, name: str,
         subprocess.run(["bash", "-c", f"{sys.executable} -c {command}"], check=True, cwd=tmp_path)
         found = pq.read_table(tmp_path / "OUT.parquet")
         assert [found.column_names, *map(list, zip(*found.to_pydict().values(), strict=True))] == table
+
+
+def test_arrow_files_and_what_lies_beside_them(tmp_path: Path) -> None:
+    table = pa.table({"text": ["One.", "Two."]})
+    (tmp_path / "ds/train").mkdir(parents=True)
+    with pa.ipc.new_stream(tmp_path / "ds/train/data-00000-of-00001.arrow", table.schema) as stream:
+        stream.write_table(table)
+    with pa.ipc.new_file(tmp_path / "IN.feather", table.schema) as file:
+        file.write_table(table)
+    for name in ("dataset_dict.json", "train/state.json", "train/dataset_info.json"):
+        (tmp_path / "ds" / name).write_text('{\n  "splits": ["train"]\n}')
+    for name in ("ds", "IN.feather"):
+        done = pipeline("init", name)
+        assert done.returncode == 2 and "Arrow and Feather files become Parquet" in done.stderr, said(done)
+        assert "json:" not in done.stderr, said(done)
+    for name in ("ds/train/data-00000-of-00001.arrow", "IN.feather"):
+        (command,) = re.findall(r"python -c (\".*\")", format_hint(name))
+        command = command.replace("IN.arrow", name)
+        subprocess.run(["bash", "-c", f"{sys.executable} -c {command}"], check=True, cwd=tmp_path)
+        assert pq.read_table(tmp_path / "OUT.parquet").equals(table)
