@@ -75,7 +75,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
         if config is not None:
             found, _, notices = problems_of(config)
         if config is None or mistakes or found:  # the rest of a wrong file is not checked any further
-            every = sorted_mistakes([*mistakes, *found])
+            every = sorted_mistakes(mistakes, found)
             return Check("bad", "config", "\n".join(every)), None if mistakes else config
     except (ConfigError, CardError) as error:
         return Check("bad", "config", str(error)), None

@@ -86,17 +86,28 @@ def load_checked(path: str | Path, overrides: Sequence[str] = (), more: Sequence
     config, mistakes = read_config(path, overrides)
     chunks: ChunkTable | None = None
     notices: tuple[str, ...] = ()
+    found: list[str] = []
     if config is not None:
         found, chunks, notices = problems_of(config, more)
-        mistakes = [*mistakes, *found]
-    if mistakes or config is None or chunks is None:
-        raise ConfigError("\n".join(sorted_mistakes(mistakes)))
+    if mistakes or found or config is None or chunks is None:
+        raise ConfigError("\n".join(sorted_mistakes(mistakes, found)))
     return Checked(config, chunks, notices)
 
 
-def sorted_mistakes(mistakes: Collection[str]) -> list[str]:
-    """Return each mistake once, in the order of the file."""
-    return sorted(dict.fromkeys(mistakes), key=_line)
+def sorted_mistakes(mistakes: Collection[str], further: Collection[str]) -> list[str]:
+    """Return each mistake once, in the order of the file.
+
+    `further`: those that were found in the rest of the file, where defaults stand for the values of `mistakes`; what is
+    said of such a default is left out.
+    """
+    wrong = {_subject(one) for one in mistakes}
+    return sorted(dict.fromkeys([*mistakes, *(one for one in further if _subject(one) not in wrong)]), key=_line)
+
+
+def _subject(mistake: str) -> str:
+    """Return the place and the key that a mistake is about, `corpus.yaml:7: rvq.units`; else the whole of it."""
+    about = re.match(r".*?: [\w.]+(?= is )", mistake)
+    return about[0] if about else mistake
 
 
 def problems_of(config: RunConfig, more: Sequence[MORE] = ()) -> tuple[list[str], ChunkTable | None, tuple[str, ...]]:

@@ -134,6 +134,13 @@ def test_a_key_of_several_kinds_gives_one_mistake(make_config: MakeConfig, overr
     assert what in one
 
 
+def test_nothing_is_said_of_a_default_that_stands_for_a_wrong_value(make_config: MakeConfig) -> None:
+    (one,) = problems(make_config(), "rvq={codebooks: 8, units: 1e3}")
+    assert "rvq.units is 1000.0; allowed: integer" in one
+    (one,) = problems(make_config(), "rvq={codebooks: 8}")
+    assert "rvq.units is 8192, but the inputs hold fewer than" in one
+
+
 def test_columns_of_parquet_and_of_the_split(make_config: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["One."], "title": ["a"], "site": ["b"]}), tmp_path / "in/one.parquet")
