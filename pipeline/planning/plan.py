@@ -7,6 +7,7 @@ columns it reads changed.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -152,7 +153,9 @@ def _choose_stages(config: RunConfig, only: str | None, until: str | None) -> tu
     present = tuple(name for name in STAGES if name == SEGMENT or getattr(config, name) is not None)
     for option, name in (("--only", only), ("--until", until)):
         if name is not None and name not in present:
-            raise ConfigError(f"{option} {name}: no such section in the file; allowed: {', '.join(present)}")
+            near = difflib.get_close_matches(name, present, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ConfigError(f"{option} {name}: no such section in the file; {hint}allowed: {', '.join(present)}")
     if only and until:
         raise ConfigError("--only and --until exclude each other; give one of them")
     if only:

@@ -83,8 +83,10 @@ def test_only_and_until(make_config: MakeConfig) -> None:
     config = load_config(make_config())
     assert make_plan(config, until="encode").stages == ("segment", "encode")
     assert make_plan(config, only="autobleu").stages == ("autobleu",)
-    with pytest.raises(ConfigError, match="no such section"):
+    with pytest.raises(ConfigError, match="no such section in the file; allowed: segment, encode"):
         make_plan(config, only="rvq")
+    with pytest.raises(ConfigError, match=r"--until encod: no such section in the file; did you mean encode\? allowed"):
+        make_plan(config, until="encod")
     with pytest.raises(ConfigError, match="exclude"):
         make_plan(config, only="encode", until="autobleu")
 
