@@ -24,7 +24,9 @@ from pipeline.corpus.events import Event
 from pipeline.inputs import Chunk
 from pipeline.run.hosts import END_SECONDS, Host, receive, send
 from pipeline.run.tasks import MAX_STARTS, SegmentTask, failed_event
+from stages.computing import segmented, tell_segmented
 
+TELL_SECONDS = 1.0
 NICE = 5  # beside networks on the same cores; beside other programs, a lower priority would starve
 
 
@@ -93,6 +95,9 @@ class SegmentingProcess:
             try:
                 send(host.socket, (self._folder, chunk.to_json()))
                 while text := receive(host.socket):
+                    if isinstance(text, int):
+                        tell_segmented(text)
+                        continue
                     event = Event.model_validate_json(text)
                     if event.kind != "segmented" or event.where not in seen:
                         seen.add(event.where)
@@ -124,6 +129,8 @@ def main(connection: int, life: int) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_watch, args=(life,), daemon=True).start()
     asking = socket.socket(fileno=connection)
+    answering = threading.Lock()
+    threading.Thread(target=_tell, args=(asking, answering), daemon=True).start()
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         config, device = receive(asking)
         if device == "cpu":
@@ -144,10 +151,26 @@ def main(connection: int, life: int) -> None:
                 last = folder
                 with contextlib.closing(task(chunk)) as events:
                     for event in events:
-                        send(asking, event.model_dump_json())
-                send(asking, "")
+                        with answering:
+                            send(asking, event.model_dump_json())
+                with answering:
+                    send(asking, segmented())
+                    send(asking, "")
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends already
+
+
+def _tell(asking: socket.socket, answering: threading.Lock) -> None:
+    """Send how many characters have been segmented, whenever that is more."""
+    said = 0
+    with contextlib.suppress(OSError):
+        while True:
+            time.sleep(TELL_SECONDS)
+            done = segmented()
+            if done != said:
+                with answering:
+                    send(asking, done)
+                said = done
 
 
 def _watch(life: int) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+SEGMENTING = "segment"  # the stage that computes documents, not a part
+
 
 @dataclass
 class Computing:
@@ -45,6 +47,34 @@ def advance(share: float) -> None:
     mine = _current  # which another thread may replace
     if mine:
         mine.share = share
+
+
+_segmented = _batch = 0  # characters that have been segmented, and those of the batch that is
+
+
+@contextmanager
+def segmenting(characters: int) -> Iterator[None]:
+    """Tell that so many characters of documents are segmented, in the `with` block."""
+    global _segmented, _batch
+    _batch = characters
+    with computing(SEGMENTING):
+        try:
+            yield
+        finally:
+            _segmented, _batch = _segmented + characters, 0
+
+
+def tell_segmented(characters: int) -> None:
+    """Tell how many characters another process has segmented for this one."""
+    global _segmented
+    _segmented = characters
+
+
+def segmented() -> int:
+    """Return how many characters of documents have been segmented since this process began."""
+    now = _current
+    share = now.share if now and now.stage == SEGMENTING else 0.0
+    return _segmented + int(share * _batch)
 
 
 def current() -> Computing | None:

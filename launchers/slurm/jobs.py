@@ -147,14 +147,25 @@ def submit(
 
 
 @contextlib.contextmanager
-def held(job: str) -> Iterator[None]:
-    """Let a job that was queued with `hold` start after the `with` block; cancel it if the block fails."""
+def held(job: str, settings: LauncherSettings) -> Iterator[None]:
+    """Let a job that was queued with `hold` start after the `with` block; cancel it if the block fails.
+
+    It stays held if `settings` say so. Raises `SlurmError` if SLURM does not let it start.
+    """
     try:
         yield
-        ask("scontrol", "release", job)
     except BaseException:
-        cancel([job])
+        with contextlib.suppress(SlurmError):  # the first error is the one to report
+            cancel([job])
         raise
+    if settings.sbatch.get("hold"):
+        return
+    try:
+        ask("scontrol", "release", job)
+    except SlurmError as error:
+        raise SlurmError(
+            f"job {job} is queued and held: {error}; `scontrol release {job}` lets it start, `scancel {job}` ends it"
+        ) from error
 
 
 def check_folder(folder: Path) -> None:

@@ -74,7 +74,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
             pipeline_command("training", store.url, run, *patience_of(config)), config.launcher, folder,
             run.rpartition("/")[2], nodes=config.launcher.train_nodes, hold=True,
         )  # fmt: skip
-        with jobs.held(job):  # SLURM took it: only now is deleted what was trained before
+        with jobs.held(job, config.launcher):  # SLURM took it: only now is deleted what was trained before
             checked.begin(processes)
             write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")

@@ -13,7 +13,7 @@ from rich.text import Text
 from pipeline.base.formats import duration, number, plain
 from pipeline.base.messages import warn
 from pipeline.corpus.events import Event
-from stages.computing import current
+from stages.computing import SEGMENTING, current, segmented
 
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 3.0  # until the first line says that work has begun
@@ -50,6 +50,7 @@ class RunProgress:
             self._started if self._segmented else None
         )  # since the first part was ready for a visit
         self._last_line = self._started
+        self._text_before = segmented()
         self._over = threading.Event()
         self._bars: Progress | None = None
         if console.is_terminal:
@@ -76,6 +77,7 @@ class RunProgress:
         while not self._over.wait(0.5):
             if self._bars:
                 self._bars.update(self._visit_bar, note=self._note())
+                self._bars.update(self._segment_bar, note=self._text())
             elif time.monotonic() - self._last_line >= wait:
                 wait = SILENT_SECONDS
                 self._last_line = time.monotonic()
@@ -136,10 +138,16 @@ class RunProgress:
     def _note(self) -> str:
         stage = _stage()
         if not self._visited:
-            return stage or self._starting or "computing"
+            return stage or (not self._bars and self._text()) or self._starting or "computing"
         left = max(0, self._total() - self._visited) / self._rate()
         note = f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
         return f"{note}; {stage}" if stage else note
+
+    def _text(self) -> str:
+        """Return how much text has been segmented, while chunks are."""
+        done = segmented() - self._text_before if self._chunks_done < self._chunks else 0
+        rate = done / max(1e-9, time.monotonic() - self._started)
+        return f"{number(done)} characters segmented, {number(rate)}/s" if done > 0 else ""
 
     def _line(self) -> str:
         parts = [f"{duration(time.monotonic() - self._started)}:"]
@@ -148,14 +156,15 @@ class RunProgress:
         if self._visits:
             parts.append(f"{number(self._visited)} of {number(self._total())} sentences done, {self._note()}")
         else:
-            parts.append(f"{number(self._segmented)} sentences{', ' * bool(self._starting)}{self._starting}")
+            what = self._text() or self._starting
+            parts.append(f"{number(self._segmented)} sentences{', ' * bool(what)}{what}")
         return " ".join(parts) + (f", {self._failed} failed" if self._failed else "")
 
 
 def _stage() -> str:
     """Return how far a stage of this process is with its part, if that takes long."""
     now = current()
-    if now is None or time.monotonic() - now.since < STAGE_SECONDS:
+    if now is None or now.stage == SEGMENTING or time.monotonic() - now.since < STAGE_SECONDS:
         return ""
     left = now.left()
     return f"{now.stage} of a part {now.share:.0%}" + (f", {duration(left)} left of it" if left else "")

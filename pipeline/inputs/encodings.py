@@ -82,8 +82,8 @@ def _mend_others(raw: bytes) -> str:
     """
     if b"\0" in raw:
         return _BINARY
-    text = raw.decode("utf-8", "replace")
-    bad = text.count("\ufffd")
-    if sum(sign > "\x7f" for sign in text) > 2 * bad:
+    good = raw.decode("utf-8", "ignore")
+    bad = raw.decode("utf-8", "replace").count("\ufffd") - good.count("\ufffd")
+    if len(good) - len(good.encode("ascii", "ignore")) > bad:
         return f"most of it is UTF-8: correct the {'place that is' if bad == 1 else f'{bad} places that are'} not"
     return ""

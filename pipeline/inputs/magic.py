@@ -28,7 +28,7 @@ _SIGNATURES = {
 _ENCODINGS = {f"{encoding} text": encoding for encoding in ("UTF-16", "UTF-32", "UTF-16LE", "UTF-16BE")}
 _UNITS = 4  # of UTF-16, at least, that tell it without a mark
 _ALPHABET = 0.75  # share of these units whose high byte is below 32: alphabets have the codes below U+2000
-_LOW, _CONTROLS = bytes(range(32)), bytes(one for one in range(32) if one not in b"\t\n\f\r")
+_LOW = bytes(range(32))
 _COMPRESSIONS = {"gzip": "a gzip file", "bz2": "a bzip2 file", "xz": "an xz file", "zstd": "a zstd file"}
 _TAR = slice(257, 262)
 
@@ -44,7 +44,8 @@ def not_text(head: bytes) -> str | None:
 
 
 def _utf_16(head: bytes) -> str | None:
-    """Name UTF-16 without a mark by its control characters: of most text, every other byte is one ("T\\0h\\0e\\0").
+    """Name UTF-16 without a mark by its control characters: in most alphabets every other byte is one ("T\\0h\\0e\\0"),
+    and that of spaces and line ends is NUL.
 
     Of Chinese, Japanese and Korean they are not, and such text is no UTF-8 either.
     """
@@ -52,7 +53,7 @@ def _utf_16(head: bytes) -> str | None:
     for high, low, name in ((head[1::2], head[::2], "UTF-16LE text"), (head[::2], head[1::2], "UTF-16BE text")):
         others, letters = len(high.translate(None, _LOW)), len(low.translate(None, _LOW))
         is_alphabet = others <= (1 - _ALPHABET) * len(high) and letters > len(low) / 2
-        if units >= _UNITS and is_alphabet and set(high).intersection(_CONTROLS) and 0 not in low:
+        if units >= _UNITS and is_alphabet and 0 in high and 0 not in low:
             return name
     return None
 

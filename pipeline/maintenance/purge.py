@@ -90,10 +90,10 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     found = find(corpus, ids)
     missing = sorted(ids - found.ids)
     refused = not found.hits and not in_advance
+    if refused and ids <= read_tombstones(corpus.store).ids:
+        console.print("All of these ids are purged already; nothing was changed.")
+        return
     if refused and not dry_run:
-        if ids <= read_tombstones(corpus.store).ids:
-            console.print("All of these ids are purged already; nothing was changed.")
-            return
         raise ConfigError(_none_found(corpus, file, ids))
     indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
     exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []

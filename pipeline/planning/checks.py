@@ -53,6 +53,8 @@ from stages.segment.sat.card import load_sat_card, shipped_sat_cards
 from stages.sonar.card import ModelCard, load_card, shipped_cards
 
 CARD = (".yaml", ".yml")
+_OF_INPUT = re.compile(r": (unknown key )?input\b")  # mistakes in the section input
+_NO_COLUMN = re.compile("there is no column|which no input keeps")
 SHOWN_COLUMNS = 20
 MORE = Callable[[RunConfig], None]  # raises `ConfigError`, `CardError` or `PipelineError`
 
@@ -98,9 +100,11 @@ def sorted_mistakes(mistakes: Collection[str], further: Collection[str]) -> list
     """Return each mistake once, in the order of the file.
 
     `further`: those that were found in the rest of the file, where defaults stand for the values of `mistakes`; what is
-    said of such a default is left out.
+    said of such a default is left out, and so are columns that are lacking where an input is wrong.
     """
     wrong = {_subject(one) for one in mistakes}
+    if any(_OF_INPUT.search(one) for one in mistakes):  # whose columns are not known then
+        further = [one for one in further if "did you mean" in one or not _NO_COLUMN.search(one)]
     return sorted(dict.fromkeys([*mistakes, *(one for one in further if _subject(one) not in wrong)]), key=_line)
 
 

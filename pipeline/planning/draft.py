@@ -29,6 +29,7 @@ from pipeline.planning import columns
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.language.identifier import identifier
+from stages.segment import marks
 from stages.sonar.card import load_card
 
 SMALL_MODEL, LARGE_MODEL = "sonar-tiny", columns.LARGE_MODEL
@@ -178,8 +179,8 @@ def _entry(group: _Group) -> Draft:
     if all(one.format == "text" for one in group.files):
         found.documents = len(group.files)
         texts = _texts_of_files(group, settings)
-        if texts and not any(map(str.strip, texts)):
-            found.missed = "there is only white space in the files examined, so nothing of them would be kept"
+        if texts and not any(map(marks.VISIBLE.search, texts)):
+            found.missed = "there is nothing visible in the files examined, so nothing of them would be kept"
             found.notes.append(found.missed)
     else:
         texts = _choose_columns(found, group, seen, settings)

@@ -47,6 +47,7 @@ from pipeline.run.kept_columns import KeptColumns
 from pipeline.run.rewriting import PartBefore, PartLeft, chunk_left, part_left, rewriting, same_part, version_before
 from pipeline.storage import layout
 from pipeline.storage.store import Store
+from stages.computing import segmenting
 from stages.sampling import document_seed, uniform
 from stages.segment import marks
 from stages.segment.segmenter import Segmented, Segmenter
@@ -254,7 +255,7 @@ class ChunkSegmenter:
         parts. A purged document is yielded too: its sentences count towards the ends of parts.
         """
         try:
-            with capture_warnings() as warned:
+            with capture_warnings() as warned, segmenting(sum(len(one.text) for one in batch)):
                 texts = [one.text if marks.VISIBLE.search(one.text) else "" for one in batch]
                 segmented = self.segmenter.segment(texts, [one.lang for one in batch])
             self._warned += warned

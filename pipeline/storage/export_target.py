@@ -118,8 +118,9 @@ class ExportTarget:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         data = f"process {os.getpid()} on {socket.gethostname()} since {now}, {secrets.token_hex(8)}\n".encode()
         if not self._local:
-            if not store.create(CLAIM, data):
-                self._refuse([CLAIM])
+            with contextlib.suppress(NotImplementedError, ValueError):  # a store that cannot create exclusively
+                if not store.create(CLAIM, data):
+                    self._refuse([CLAIM])
             return
         with self._writing():
             try:
@@ -160,12 +161,12 @@ class ExportTarget:
             )
 
     def _check(self) -> None:
-        """Raise `CorpusError` if the folder does not hold exactly the files that were written, and the claim."""
-        there, wanted = self._files(), self.written.keys() | {CLAIM}
+        """Raise `CorpusError` if the folder does not hold exactly the files that were written, besides the claim."""
+        there, wanted = self._files() - {CLAIM}, self.written.keys()
         lacking, foreign = sorted(wanted - there), sorted(one for one in there - wanted if not is_hidden(one))
         if not lacking and not foreign:
             return
-        what = f"holds other files ({_some(foreign)})" if foreign else f"lacks files ({_some(lacking)})"
+        what = f"holds other files ({first_of(foreign)})" if foreign else f"lacks files ({first_of(lacking)})"
         raise CorpusError(
             f"{self.url} {what} than this export has written: something else changed it meanwhile; delete it, and "
             "export again"
@@ -205,7 +206,8 @@ def _remove(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
-def _some(names: list[str]) -> str:
+def first_of(names: list[str]) -> str:
+    """Name the first few files, and say how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(map(visible, names[:_NAMED])) + more
 

@@ -19,7 +19,8 @@ from stages.lcm.metrics import documents_of
 
 HIDDEN, DROPOUT = 256, 0.2
 STEPS, PAIRS, LEARNING_RATE, WEIGHT_DECAY = 600, 1024, 1e-3, 0.01
-PASSES = 20  # over all pairs, at most: of few ones it would learn each by heart, and call all others wrong
+PASSES = 12  # over all pairs, at most: of few ones it would learn each by heart, and call all others wrong
+BATCHES = 16  # of a pass, at least, so that few pairs make as many steps
 REPEATED, ELSEWHERE = 0.1, 0.1  # shares of negatives that are the sentence itself, or one of another document
 HELD_OUT = 10  # every so many documents tell how good the judge is
 LEAST_PAIRS = 500  # of neighbours, to learn from
@@ -109,17 +110,18 @@ def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: in
         torch.manual_seed(seed)
         network = PairNetwork(x.shape[1]).to(device)
         optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-        steps = min(STEPS, -(-PASSES * len(learning) // PAIRS))
+        pairs = min(PAIRS, -(-len(learning) // BATCHES))
+        steps = min(STEPS, -(-PASSES * len(learning) // pairs))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for _ in range(steps):
-            first = learning[torch.randint(len(learning), (PAIRS,), generator=generator)]
-            kind = torch.rand(PAIRS, generator=generator)
+            first = learning[torch.randint(len(learning), (pairs,), generator=generator)]
+            kind = torch.rand(pairs, generator=generator)
             wrong = torch.where(kind < REPEATED, first, others(first))
-            elsewhere = learning[torch.randint(len(learning), (PAIRS,), generator=generator)]
+            elsewhere = learning[torch.randint(len(learning), (pairs,), generator=generator)]
             wrong = torch.where(kind > 1 - ELSEWHERE, elsewhere, wrong)
             rows = torch.cat([first, first, first + 1, wrong]).to(device)
-            logits = network(*x.index_select(0, rows).split(2 * PAIRS))
-            labels = (torch.arange(2 * PAIRS, device=logits.device) < PAIRS).float()
+            logits = network(*x.index_select(0, rows).split(2 * pairs))
+            labels = (torch.arange(2 * pairs, device=logits.device) < pairs).float()
             optimizer.zero_grad()
             F.binary_cross_entropy_with_logits(logits, labels).backward()
             optimizer.step()

@@ -16,6 +16,7 @@ from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask
+from stages.computing import segmented, tell_segmented
 from stages.fragility.card import shipped_external_cards
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import pipeline, said
@@ -72,10 +73,12 @@ def test_a_process_that_segments_beside_gives_the_same_bytes_though_it_dies(
     assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
     plan, folder = planned(path)
     device = devices()[0]
+    tell_segmented(0)
     with contextlib.closing(inline.InlineWorkers()) as workers:
         events = list(workers._run_beside(plan, folder, PartTask(plan.config, folder, device, plan.stages)))
     kinds = [event.kind for event in events]
     assert kinds.count("chunk") == 3 and kinds.count("part") == kinds.count("segmented") and "failed" not in kinds
+    assert segmented() > 1000, "it tells how much text is done"
     assert data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
     plan, folder = planned(path, f"output={tmp_path / 'dies'}")
     with SegmentingProcess(plan.config, device) as segmenting:

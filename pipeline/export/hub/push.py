@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted
-from pipeline.storage.export_target import CLAIM
+from pipeline.storage.export_target import CLAIM, is_hidden
 from pipeline.storage.remote import is_remote
 from stages.fetch import sha256_of
 
@@ -106,7 +106,7 @@ class Push:
                 repo_type="dataset",
                 commit_message="Upload by sonar-pipeline",
                 delete_patterns="*" if self._replace else None,
-                ignore_patterns=CLAIM,
+                ignore_patterns=[CLAIM, ".*", "*/.*"],
             )
             there = self._files() or {}
         lacking = [name for name in self._local() if name not in there or not self._same(name, there[name])]
@@ -123,7 +123,7 @@ class Push:
     def _local(self) -> list[str]:
         root = Path(self.folder)
         found = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
-        return sorted(found - {CLAIM})
+        return sorted(name for name in found - {CLAIM} if not is_hidden(name))
 
     def _files(self) -> dict[str, Any] | None:
         """Return path → the Hub's record of each file; None if there is no such repository for this token."""

@@ -16,12 +16,11 @@ from rich.console import Console
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted
-from pipeline.storage.export_target import is_hidden
+from pipeline.storage.export_target import first_of, is_hidden
 from stages.fetch import sha256_of
 
 RECORD = "export.json"
 _AGAIN = "delete the folder, and run the same command again, which exports anew"
-_NAMED = 3  # files that a message names
 
 
 def compare_files(console: Console, folder: str, record: Mapping[str, Any]) -> None:
@@ -52,7 +51,7 @@ def compare_files(console: Console, folder: str, record: Mapping[str, Any]) -> N
         "changed": sorted(name for name in files.keys() & there.keys() if not _same(there[name], files[name])),
         "not of this export": sorted(name for name in there.keys() - files.keys() if not is_hidden(name)),
     }
-    said = [f"{counted(len(names), 'file')} {what} ({_some(names)})" for what, names in wrong.items() if names]
+    said = [f"{counted(len(names), 'file')} {what} ({first_of(names)})" for what, names in wrong.items() if names]
     if said:
         only_more = not wrong["missing"] and not wrong["changed"]
         todo = "delete or move what is not of this export, and run the same command again" if only_more else _AGAIN
@@ -83,8 +82,3 @@ def _compare_rows(folder: str, there: Mapping[str, Path], sentences: int) -> Non
 def _same(path: Path, about: Any) -> bool:
     size, digest = (about.get("bytes"), about.get("sha256")) if isinstance(about, dict) else (None, None)
     return path.stat().st_size == size and sha256_of(path) == digest
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(visible, names[:_NAMED])) + more

@@ -128,7 +128,8 @@ def evaluate(
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
     card = load_language_card(options.language_model) if options.language_model else None
     index = find_index()
-    check_or_say(console, corpus, index, HELD_OUT_READS)
+    if options.left_out is None:  # else it is a comparison, whose trainings have compared them
+        check_or_say(console, corpus, index, HELD_OUT_READS)
     device = find_device()
     trained: list[Trained] = []
     places = places_of(corpus, options.models)

@@ -13,7 +13,7 @@ from pipeline.console import progress
 from pipeline.console.activity import announced
 from pipeline.console.progress import FIRST_SECONDS, RunProgress
 from pipeline.corpus.events import Event
-from stages.computing import Computing, advance, computing, current
+from stages.computing import Computing, advance, computing, current, segmented, segmenting, tell_segmented
 from stages.device import Budget, in_batches
 
 LONG = 600
@@ -55,6 +55,20 @@ def test_a_stage_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPa
             one.see(Event(kind="part", where="a", rows=40))
             assert "/s, " in one._note() and "; autobleu of a part 25%, " in one._note()
         assert current() is None and "autobleu" not in one._note()
+
+
+@pytest.mark.parametrize("visits", [True, False])
+def test_a_chunk_that_takes_long_says_how_much_text_of_it_is_segmented(visits: bool) -> None:
+    one = RunProgress(Console(file=io.StringIO(), width=160), chunks=1, sentences=0, visits=visits)
+    with segmenting(1000):
+        assert "loading the models" in one._line() and "characters" not in one._line()
+        advance(0.5)
+        assert " 500 characters segmented, " in one._line() and one._line().endswith("/s")
+    assert " 1 000 characters segmented, " in one._line()
+    tell_segmented(segmented() + 1000)  # by another process
+    assert " 2 000 characters segmented, " in one._line()
+    one.see(Event(kind="chunk", where="a"))
+    assert "characters" not in one._line()
 
 
 def test_batches_tell_how_many_are_done() -> None:

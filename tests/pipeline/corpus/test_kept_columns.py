@@ -125,7 +125,7 @@ def test_conditions(finished: Path, where: str, expected: set[str]) -> None:
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("mixed >= 2", r"(?s)mixed holds text; this is a number.*to state another: keep: \{mixed: int64\}"),
+        ("mixed >= 2", r"(?s)mixed holds text; this is a number.*to state another: keep: \{mixed: float64\}"),
         ("text == 2", r"(?s)text holds text; this is a number(?!.*keep:)"),
         ("year > 'a'", r"year holds whole numbers \(int32\); this is a text"),
         ("ok > true", "true and false have no order for >"),

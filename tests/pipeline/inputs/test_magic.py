@@ -120,7 +120,7 @@ def test_records_of_a_file_are_not_converted_by_a_command_for_files(tmp_path: Pa
     assert error.endswith("; correct this value, or let the program that made the file write it again as UTF-8")
 
 
-@pytest.mark.parametrize("text", ["nul \0 inside", "\0", "a\0b\0", "one\0two\0\0", "\0" * 40])
+@pytest.mark.parametrize("text", ["nul \0 inside", "\0", "a\0b\0", "one\0two\0\0", "\0" * 40, "1\x1f2\x1f3\x1f4\x1f"])
 def test_a_text_with_some_nuls_is_a_document(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.txt").write_text(text)
     assert texts(read_all(entry(tmp_path))) == [text]

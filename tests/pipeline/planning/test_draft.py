@@ -300,7 +300,7 @@ def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp
     (tmp_path / "mix/a.txt").write_text(" \n")
     done = pipeline("init", "mix", "--to", "mix/my corpus.yaml")
     text = (tmp_path / "mix/my corpus.yaml").read_text()
-    assert done.returncode == 0 and "there is only white space in the files examined" in done.stdout, said(done)
+    assert done.returncode == 0 and "there is nothing visible in the files examined" in done.stdout, said(done)
     assert "1 file .gz" in text and "unpack it (gzip -d FILE)" in text and "plan 'mix/my corpus.yaml'" in text
     done = pipeline("init", "mix/*.gz")
     assert done.returncode == 2 and done.stderr.startswith("mix/*.gz: p.parquet.gz is a compressed"), said(done)

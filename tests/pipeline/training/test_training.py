@@ -35,7 +35,8 @@ from pipeline.training.evaluation.evaluate import evaluate_trained
 from pipeline.training.model_file import load_model
 from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
-from pipeline.training.run import alone, prepare, processes_of, train
+from pipeline.training.run import alone, processes_of, train
+from pipeline.training.run import check as checked
 from pipeline.training.worker import _Heeding, _Work, work
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
@@ -196,12 +197,12 @@ def test_another_encoder_makes_another_training(corpus: Path) -> None:
     (changed,) = changed_since(store, other)
     assert re.fullmatch(said, changed)
     with pytest.raises(ConfigError, match=rf"train/encoded was begun with other settings: {said}"):
-        prepare(Console(quiet=True), other)
+        checked(Console(quiet=True), other)
     new = other.model_copy(update={"train": other.train.model_copy(update={"name": "new"}) if other.train else None})
     with pytest.raises(
         ConfigError, match=r"embeddings of sonar-space-tiny .* encode.model is sonar-tiny \(.*pipeline run"
     ):
-        prepare(Console(quiet=True), new)
+        checked(Console(quiet=True), new)
 
 
 def test_a_finished_one_without_checkpoints_is_still_what_it_was(corpus: Path) -> None:
@@ -352,13 +353,13 @@ def test_each_process_of_a_new_training_reads_files_of_its_own(corpus: Path) -> 
         Store(str(corpus.parent / "out")),
         load_config(corpus, (card, "train.name=nine", "train.processes=3", "train.batch_concepts=6144")),
     )
-    assert read_started(store, prepare(Console(quiet=True), three)).settings.lanes == 9
+    assert checked(Console(quiet=True), three).started.settings.lanes == 9
     trained(corpus, "nine", steps=1)
     assert read_started(store, "train/nine").settings.lanes == 8
     settings = three.train.model_copy(update=TRAIN | {"steps": 1}) if three.train else None
     more = three.model_copy(update={"train": settings})
     assert not changed_since(store, more), "a training that was begun keeps its order with more processes"
-    assert read_started(store, prepare(Console(quiet=True), more)).settings.lanes == 8
+    assert checked(Console(quiet=True), more).started.settings.lanes == 8
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def test_a_decoder_of_another_dimension_is_refused(corpus: Corpus, monkeypatch: 
 
 def test_embeddings_that_were_changed_are_not_evaluated(corpus: Corpus, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
-    shutil.copytree(corpus.url, changed)
+    shutil.copytree(corpus.url, changed, ignore=shutil.ignore_patterns("evaluation"))
     path = max((changed / "embeddings").iterdir())
     table = pq.read_table(path)
     backwards = table.column(0).take(pa.array(range(len(table))[::-1]))
