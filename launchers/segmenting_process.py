@@ -94,11 +94,11 @@ class SegmentingProcess:
                 return
             try:
                 send(host.socket, (self._folder, chunk.to_json()))
-                while text := receive(host.socket):
-                    if isinstance(text, int):
-                        tell_segmented(text)
+                while (said := receive(host.socket)) is not None:
+                    if isinstance(said, int):
+                        tell_segmented(said)
                         continue
-                    event = Event.model_validate_json(text)
+                    event = Event.model_validate_json(said)
                     if event.kind != "segmented" or event.where not in seen:
                         seen.add(event.where)
                         self._events.put(event)
@@ -155,7 +155,7 @@ def main(connection: int, life: int) -> None:
                             send(asking, event.model_dump_json())
                 with answering:
                     send(asking, segmented())
-                    send(asking, "")
+                    send(asking, None)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process ends already
 
