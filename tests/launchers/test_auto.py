@@ -93,6 +93,22 @@ def test_a_process_that_segments_beside_gives_the_same_bytes_though_it_dies(
 
 
 @pytest.mark.slow
+def test_a_process_that_segments_goes_on_after_chunks_without_text(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    for number in range(3):
+        (tmp_path / f"in/{number}.jsonl").write_text('{"id": "1", "lang": "eng_Latn", "text": " "}\n')
+    plan, folder = planned(path)
+    chunks = sorted(plan.chunks_to_segment(), key=lambda chunk: chunk.bytes)
+    assert len(chunks) > 3
+    with SegmentingProcess(plan.config, devices()[0]) as segmenting:
+        segmenting.segment(chunks, folder)
+        kinds = []
+        while not segmenting.over:
+            kinds += [event.kind for event in segmenting.wait()]
+    assert kinds.count("chunk") == len(chunks) and kinds.count("segmented") >= 3 and "failed" not in kinds
+
+
+@pytest.mark.slow
 def test_a_process_that_segments_ends_when_nobody_wants_it_and_leaves_no_mark(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
