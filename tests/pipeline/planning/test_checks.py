@@ -107,6 +107,14 @@ def test_a_wrong_input_hides_no_other_mistake(bad: Path, of_input: str, what: st
         assert any(re.search(rf"bad\.yaml:{line - 3}: {other}", one) for one in said), said
 
 
+def test_columns_of_a_wrong_input_are_not_said_to_be_lacking(bad: Path) -> None:
+    file = "name: bad\noutput: out\ninput: [{path: in2/*.jsonl, lang: eng_Latn, %s: {year: int64}}]\nselect: %s\n"
+    for key, column, told in (("keep", "yaer", 1), ("keep", "month", 1), ("kep", "year", 0), ("kep", "charss", 1)):
+        bad.write_text(file % (key, f"{column} > 2000"))
+        said = problems(bad)
+        assert sum("there is no column" in one for one in said) == told, said
+
+
 def test_nothing_is_said_of_what_is_right(make_config: MakeConfig) -> None:
     path = make_config(scaler={}, select="autobleu is null or autobleu >= 30", train={"model": "lcm-two-tower-tiny"})
     assert problems(path, "split.validation=0.2") == []
