@@ -107,6 +107,30 @@ def test_more_tasks_than_an_array_may_have_are_several_arrays(submit: Submit, mo
     jobs.cancel(arrays)  # once more does no harm
 
 
+def test_a_held_job_waits_for_what_comes_first(submit: Submit, tmp_path: Path) -> None:
+    def reason(job: str) -> str:
+        return ask("squeue", "-h", "-j", job, "-o", "%r").strip()
+
+    (job,) = submit(0, hold=True)
+    with jobs.held(job, slurm()):
+        assert reason(job) == "JobHeldUser" and not said(tmp_path, job)
+    until(lambda: not jobs.alive([job]))
+    assert [one["event"] for one in said(tmp_path, job)] == ["start", "end"]
+    (job,) = submit(0, hold=True)
+    with pytest.raises(ConfigError, match="first"), jobs.held(job, slurm()):
+        raise ConfigError("first")
+    until(lambda: not jobs.alive([job]))
+    assert jobs.states([job]) == {job: "CANCELLED"} and not said(tmp_path, job)
+    theirs = slurm(sbatch={"hold": True})
+    (job,) = submit(0, hold=True, settings=theirs)
+    with jobs.held(job, theirs):
+        pass
+    assert reason(job) == "JobHeldUser"
+    jobs.cancel([job])
+    with pytest.raises(SlurmError, match=rf"`scontrol release {job}` lets it start"), jobs.held(job, slurm()):
+        until(lambda: not jobs.alive([job]))  # it ended meanwhile, so it cannot start
+
+
 def test_what_comes_after_runs_after_a_failure_too(submit: Submit, tmp_path: Path) -> None:
     first = submit(-1, tasks=2)
     (second,) = submit(0, after=first, small=True)
