@@ -7,14 +7,11 @@ import io
 import json
 import math
 import re
-import shutil
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -303,19 +300,6 @@ def test_a_decoder_of_another_dimension_is_refused(corpus: Corpus, monkeypatch: 
     for metrics in ("nll", "l2_r"):
         with pytest.raises(ConfigError, match=r"sonar, the decoder of .*, takes embeddings of 1024 dimensions; those"):
             run(corpus, models=("base",), sentences=10, metrics=metrics)
-
-
-def test_embeddings_that_were_changed_are_not_evaluated(corpus: Corpus, tmp_path: Path) -> None:
-    changed = tmp_path / "changed"
-    shutil.copytree(corpus.url, changed, ignore=shutil.ignore_patterns("evaluation"))
-    path = max((changed / "embeddings").iterdir())
-    table = pq.read_table(path)
-    backwards = table.column(0).take(pa.array(range(len(table))[::-1]))
-    pq.write_table(table.set_column(0, table.schema[0], backwards), path)
-    for command in (("evaluate", changed), ("generate", changed, "--model", "base", "--split", "test")):
-        done = pipeline(*command)
-        assert done.returncode == 1 and f"embeddings/{path.name}" in done.stderr, said(done)
-    assert not list(changed.glob("train/*/evaluation/test.*"))
 
 
 def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -78,6 +81,19 @@ def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> N
     figures = next(line for line in told.splitlines() if line.startswith("ROUGE-L")).split()
     assert figures[-3:] == ["100.000", "±", "0"]
     assert "REP-4" in told and "seq-rep-4" in told and told.count("stopped:") == 3
+
+
+def test_embeddings_that_were_changed_are_neither_judged_nor_continued(corpus: Corpus, tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    shutil.copytree(corpus.url, changed, ignore=shutil.ignore_patterns("evaluation"))
+    path = max((changed / "embeddings").iterdir())
+    table = pq.read_table(path)
+    backwards = table.column(0).take(pa.array(range(len(table))[::-1]))
+    pq.write_table(table.set_column(0, table.schema[0], backwards), path)
+    for command in (("evaluate", changed), ("generate", changed, "--model", "plain")):
+        done = pipeline(*command, "--split", "train")
+        assert done.returncode == 1 and f"embeddings/{path.name}" in done.stderr, said(done)
+    assert not list(changed.glob("train/*/evaluation/*"))
 
 
 def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
