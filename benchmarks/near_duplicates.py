@@ -28,7 +28,7 @@ from rich.table import Table
 from benchmarks.machine import console, describe_cpu
 from stages.duplicates import minhash
 from stages.duplicates.groups import clusters
-from stages.duplicates.hashing import Hashes, Ints, normalised
+from stages.duplicates.hashing import Hashes, Ints
 from stages.duplicates.settings import NearSettings
 
 EDITS = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3)
@@ -65,8 +65,7 @@ def measure(texts: Sequence[str], share: float, settings: NearSettings) -> list[
     words = np.asarray(" ".join(texts[:200]).split())
     every = [*texts, *(edited(text, share, words, random) for text in texts)]
     column, starts = pa.array(every), np.arange(len(every))
-    hashes, owner = minhash._words(normalised(column), starts)
-    shingles, edges = minhash._shingles(hashes, np.searchsorted(owner, np.arange(len(every) + 1)), settings.words)
+    shingles, edges = minhash.shingles_of(column, starts, settings)
     sets = [np.unique(shingles[a:b]) for a, b in itertools.pairwise(edges.tolist())]
     alike = [jaccard(sets[one], sets[one + len(texts)]) for one in range(len(texts))]
     expected = np.mean([1 - (1 - s**settings.band_hashes) ** settings.bands for s in alike])

@@ -1,7 +1,8 @@
 """The folder that an export is written to: any fsspec URL that is empty and outside of the corpus.
 
 An export claims its folder with the file `export.lock`, which only one writer can create, and deletes it when its files
-are written. An export that is killed leaves it there.
+are written. An export that is killed leaves it there. Nothing keeps exports apart on a store that has no exclusive
+creation of files, which object stores have.
 """
 
 from __future__ import annotations
@@ -118,9 +119,12 @@ class ExportTarget:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         data = f"process {os.getpid()} on {socket.gethostname()} since {now}, {secrets.token_hex(8)}\n".encode()
         if not self._local:
-            with contextlib.suppress(NotImplementedError, ValueError):  # a store that cannot create exclusively
-                if not store.create(CLAIM, data):
-                    self._refuse([CLAIM])
+            try:
+                is_first = store.create(CLAIM, data)
+            except NotImplementedError:  # the store cannot create a file exclusively, as the module says
+                return
+            if not is_first:
+                self._refuse([CLAIM])
             return
         with self._writing():
             try:

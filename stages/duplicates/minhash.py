@@ -53,10 +53,23 @@ def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashe
     Returns:
         (documents, bands) uint64.
     """
+    return keys_of_shingles(*shingles_of(text, starts, settings), settings)
+
+
+def shingles_of(text: pa.Array, starts: Ints, settings: NearSettings) -> tuple[Hashes, Ints]:
+    """Return the runs of words that documents are compared by.
+
+    Args:
+        text: (rows,) the sentences of documents.
+        starts: (documents,) int64, the first row of each.
+        settings: the sizes.
+
+    Returns:
+        uint64, the hashes of all documents' runs; and (documents + 1,) int64, where each document begins in them.
+    """
     slices = [_without_marks(normalised(text.slice(start, SLICE))) for start in range(0, max(1, len(text)), SLICE)]
     words, owner = _words(pa.concat_arrays(slices), starts)
-    shingles, edges = _shingles(words, np.searchsorted(owner, np.arange(len(starts) + 1)), settings.words)
-    return keys_of_shingles(shingles, edges, settings)
+    return _shingles(words, np.searchsorted(owner, np.arange(len(starts) + 1)), settings.words)
 
 
 def keys_of_shingles(shingles: Hashes, edges: Ints, settings: NearSettings) -> Hashes:

@@ -17,14 +17,12 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted
-from pipeline.storage.export_target import CLAIM, is_hidden
+from pipeline.storage.export_target import CLAIM, first_of, is_hidden
 from pipeline.storage.remote import is_remote
 from stages.fetch import sha256_of
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-_FOREIGN = 3  # files of others that a message names
 
 
 class HubError(PipelineError):
@@ -153,10 +151,8 @@ class Push:
             return
         foreign = [name for name, one in there.items() if name != ".gitattributes" and not self._same(name, one)]
         if foreign:
-            more = f" and {len(foreign) - _FOREIGN} more" if len(foreign) > _FOREIGN else ""
-            named = ", ".join(map(visible, foreign[:_FOREIGN])) + more
             raise ConfigError(
-                f"--push {self.repo} exists and holds other files ({named}); "
+                f"--push {self.repo} exists and holds other files ({first_of(foreign)}); "
                 "give a name that is free, or --replace to put this export in their place (the Hub keeps the history)"
             )
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
+from fsspec.implementations.memory import MemoryFileSystem
 from rich.console import Console
 
 import pipeline.export as exporting
@@ -197,6 +198,21 @@ def test_files_that_are_not_what_receipts_say_are_not_exported(finished: Path, t
     with pytest.raises(CorpusError, match=f"{path.name} is not what its receipt says"):
         export(Corpus(str(tmp_path / "out")), "parquet", tmp_path / "to", SelectOptions())
     assert not (tmp_path / "to").exists()
+
+
+def test_a_store_that_cannot_create_exclusively_takes_exports_too(corpus: Corpus) -> None:
+    class Plain(MemoryFileSystem):
+        protocol = "plain"
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **more: object) -> None:
+            if mode == "create":
+                raise NotImplementedError("File mode not supported")
+            super().pipe_file(path, value, mode=mode, **more)
+
+    fsspec.register_implementation("plain", Plain, clobber=True)
+    export(corpus, "parquet", "plain://export", SelectOptions())
+    names = {str(one).rpartition("/")[2] for one in Plain().find("plain://export")}
+    assert "export.json" in names and "export.lock" not in names
 
 
 def test_an_export_that_is_stopped_is_not_taken_for_a_whole_one(corpus: Corpus, tmp_path: Path) -> None:
