@@ -28,6 +28,13 @@ from tests.support.processes import start
 from tests.support.workers import SHORT, SLURM, light, order_phase, until
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a busy machine does in its own time is waited for: Ray, which cannot be stopped while it starts, may take
+    a minute."""
+    monkeypatch.setattr("pipeline.monitor.cancel.GRACE_SECONDS", 600.0)
+
+
 def summary(store: Store, run: str) -> dict[str, object]:
     value: dict[str, object] = json.loads(store.read(f"{run}/{SUMMARY}"))
     return value
@@ -45,6 +52,7 @@ def test_nothing_to_cancel(make_config: MakeConfig) -> None:
     assert shown.returncode == 0 and "Nothing to cancel" in shown.stdout, shown
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(segment=SHORT, launcher={"kind": "inline", "lease_seconds": 2}, autobleu={"sample": 1.0})
     assert pipeline("run", path, "--until", "segment").returncode == 0
@@ -64,6 +72,7 @@ def test_a_run_of_this_machine_stops_and_goes_on(make_config: MakeConfig, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 def test_a_run_that_is_cancelled_while_ray_starts_says_so(make_config: MakeConfig, tmp_path: Path) -> None:
     """Ray's own handler of SIGTERM would end it without a word, with code 15."""
     path = make_config(segment=SHORT, launcher={"kind": "local", "lease_seconds": 2})
@@ -104,7 +113,7 @@ def test_a_run_of_another_machine_is_asked_and_given_up_when_it_is_silent(make_c
     goes_on(path)
 
 
-@pytest.mark.usefixtures("slurm")
+@pytest.mark.usefixtures("slurm", "patient")
 def test_a_run_on_slurm_stops_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
     path = light(make_config)
     config = path.read_text().replace("inside: inline", "inside: inline\n  time: '5'\n  cpus_per_task: 1\n  memory: 2G")
