@@ -31,7 +31,8 @@ from tests.support.workers import SHORT, SLURM, light, order_phase, until
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a busy machine does in its own time is waited for: Ray, which cannot be stopped while it starts, may take
-    a minute."""
+    a minute.
+    """
     monkeypatch.setattr("pipeline.monitor.cancel.GRACE_SECONDS", 600.0)
 
 
