@@ -146,7 +146,7 @@ class TextsInList:
             one = "x" if self.key is None else f"x[{json.dumps(self.key)}]"
             lists = f"t[{json.dumps(self.column)}].map(lambda one: [] if one is None else one)"
             return _by_pandas(f'["\\n\\n".join({one} for x in some if x and {one}) for some in {lists}]')
-        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else f'{jq_path(self.key)}?'}")
+        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else f'{_jq_key(self.key)}?'}")
 
 
 def longest_list(seen: RecordSample) -> TextsInList | None:
@@ -167,6 +167,29 @@ def _texts_in_list(seen: RecordSample, column: str) -> TextsInList | None:
     named = [key for name in ENTRY_NAMES for key in lengths if key.lower() == name]
     key = next(iter([*named, *(key for key, _ in lengths.most_common(1))]), None)
     return None if key is None else TextsInList(column, key, lengths[key])
+
+
+def text_in_object(seen: RecordSample, parquet: bool) -> tuple[str, str, str] | None:
+    """Return the column of objects with most characters of text, the key of the text, and a command that writes it into
+    the column `text`; None if no object holds texts.
+    """
+    lengths: Counter[tuple[str, str]] = Counter()
+    for one in seen.values:
+        for column in seen.columns:
+            value = one.get(column)
+            for key, inner in value.items() if isinstance(value, dict) else ():
+                if isinstance(inner, str) and (key.lower() in ENTRY_NAMES or " " in inner or not inner.isascii()):
+                    lengths[column, key] += len(inner)
+    named = [found for name in ENTRY_NAMES for found in lengths if found[1].lower() == name]
+    found = next(iter([*named, *(found for found, _ in lengths.most_common(1))]), None)
+    if found is None:
+        return None
+    column, key = found
+    if parquet:
+        each = f"None if one is None else one[{json.dumps(key)}]"
+        return column, key, _by_pandas(f"t[{json.dumps(column)}].map(lambda one: {each})")
+    program = f".text = ({jq_path(column)}{_jq_key(key)}? // null)"
+    return column, key, f"jq -c {shlex.quote(program)} FILE > NEW.jsonl"
 
 
 def list_of_objects(seen: RecordSample) -> str | None:
@@ -200,4 +223,10 @@ def _by_jq(texts: str) -> str:
 
 def jq_path(name: str) -> str:
     """Return how jq names a key of an object."""
-    return f".{name}" if name.isidentifier() and name.isascii() else f".[{json.dumps(name)}]"
+    key = _jq_key(name)
+    return key if key[0] == "." else f".{key}"
+
+
+def _jq_key(name: str) -> str:
+    """Return how jq names a key of what stands before; jq 1.6 knows no point before a bracket there."""
+    return f".{name}" if name.isidentifier() and name.isascii() else f"[{json.dumps(name)}]"

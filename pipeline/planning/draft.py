@@ -43,6 +43,7 @@ TEXTS = 50  # text files whose language is identified
 COUNTED_FILES, COUNTED_BYTES = 200, 32 << 20  # in which documents are counted
 PACKED = 3  # bytes of text per byte of a compressed file
 ABOUT_DATASETS = ("dataset_dict.json", "dataset_info.json")  # files that Hugging Face datasets writes beside its data
+LEAVE_OUT = ", or leave these files out"
 STATE = "state.json"  # the same, where Arrow files are
 
 
@@ -89,25 +90,41 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         output: the folder of the corpus; None for `runs/NAME`.
 
     Returns:
-        YAML with comments, and one line for each input whose text lies elsewhere for the most part.
+        YAML with comments, and one line for each input whose text lies elsewhere for the most part, and for each kind
+        of file in a folder that is left out.
 
     Raises:
-        ConfigError: if nothing can be read as documents.
+        ConfigError: if a place holds nothing that can be read as documents; it says why of all kinds of files there.
     """
-    found, others, empty = [], [], []
+    found: list[Draft] = []
+    others: list[str] = []
+    empty: list[str] = []
+    refused: list[str] = []
+    left_out: list[str] = []
     for place in data:
         groups, unknown = _groups(place)
         others += unknown
         filled = [group for group in groups if group.bytes]
         if filled:  # if none is, `_entry` says so
             empty += [group.pattern for group in groups if not group.bytes]
-        found += [_entry(group) for group in filled or groups]
+        before, reasons = len(found), []
+        for group in filled or groups:
+            try:
+                found.append(_entry(group))
+            except ConfigError as error:
+                reasons.append(str(error))
+        if len(found) > before:
+            left_out += [f"not read: {visible(reason.removesuffix(LEAVE_OUT))}" for reason in reasons]
+        else:
+            refused += reasons
+    if refused:
+        raise ConfigError("\n".join(refused))
     if not found:
         hints = "".join(f"; {hint}" for hint in _hints(others))
         raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
     name = name or _name(data[0])
-    text = _written(found, others, empty, to, name, output or f"runs/{name}")
-    return text, [f"{one.path}: {visible(one.missed)}" for one in found if one.missed]
+    text = _written(found, others, empty, left_out, to, name, output or f"runs/{name}")
+    return text, [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
 
 
 def _hints(others: Sequence[str]) -> list[str]:
@@ -200,7 +217,7 @@ def _choose_columns(found: Draft, group: _Group, seen: RecordSample, settings: I
     parquet = all(one.format == "parquet" for one in group.files)
     found.text = columns.text_column(seen)
     if found.text is None:
-        raise ConfigError(f"{group.pattern}: {_no_texts(seen, parquet)}, or leave these files out")
+        raise ConfigError(f"{group.pattern}: {_no_texts(seen, parquet)}{LEAVE_OUT}")
     texts = columns.strings(seen, found.text)
     found.id = columns.id_column(seen, found.text)
     found.unique = [] if found.id else columns.unique_columns(seen, found.text)
@@ -280,8 +297,11 @@ def _no_texts(seen: RecordSample, parquet: bool) -> str:
         return (
             f"texts lie in a list, {column}; join each list to one text, in its order: {listed.joined(parquet)}{other}"
         )
-    there = ", ".join(seen.columns)
-    return f"no column holds texts; columns: {there}; write the text into a column of its own if it lies in an object"
+    there = f"no column holds texts; columns: {', '.join(seen.columns)}"
+    if found := columns.text_in_object(seen, parquet):
+        column, key, command = found
+        return f"{there}; texts lie in an object ({column}, {key}); write them into a column of their own: {command}"
+    return f"{there}; write the text into a column of its own if it lies in an object"
 
 
 def _languages(texts: Sequence[str]) -> tuple[Counter[str], int]:
@@ -309,8 +329,9 @@ def _shares(found: Sequence[Draft]) -> Counter[str]:
 
 
 def _written(
-    found: Sequence[Draft], others: Sequence[str], empty: Sequence[str], to: Path, name: str, output: str
-) -> str:
+    found: Sequence[Draft], others: Sequence[str], empty: Sequence[str], left_out: Sequence[str], to: Path, name: str,
+    output: str,
+) -> str:  # fmt: skip
     file = visible(shlex.quote(str(to)))
     langs = _shares(found)
     small = set(load_card(SMALL_MODEL).languages)
@@ -332,6 +353,7 @@ def _written(
         lines += _input_lines(one, to.parent)
     if empty:
         lines.append(f"# Not read, because all of these files are empty: {', '.join(map(visible, empty))}.")
+    lines += [f"# {one[0].upper()}{one[1:]}." for one in left_out]
     if others:
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))

@@ -158,7 +158,27 @@ def test_dates_and_addresses_are_not_taken_for_texts(tmp_path: Path) -> None:
     ]
     write_jsonl(tmp_path / "nested.jsonl", rows)
     done = pipeline("init", "nested.jsonl", "--to", "-")
-    assert done.returncode == 2 and "no column holds texts; columns: body, date, url; write" in done.stderr, said(done)
+    assert done.returncode == 2 and "no column holds texts; columns: body, date, url; texts" in done.stderr, said(done)
+
+
+def test_text_in_an_object_is_told_with_a_command_that_works(tmp_path: Path) -> None:
+    rows = [{"id": 1, "my data": {"the text": ENGLISH, "n": 1}}, {"id": 2, "my data": {"the text": None}}, {"id": 3}]
+    write_jsonl(Path("FILE"), rows)
+    Path("FILE").rename("a.jsonl")
+    told = pipeline("init", "a.jsonl").stderr
+    assert "texts lie in an object (my data, the text)" in told
+    Path("a.jsonl").rename("FILE")
+    program = told[told.index("jq -c") :].partition(", or leave")[0]
+    subprocess.run(program, shell=True, check=True)
+    read = [json.loads(line)["text"] for line in Path("NEW.jsonl").read_text("utf-8").splitlines()]
+    assert read == [ENGLISH, None, None]
+    pq.write_table(pa.Table.from_pylist(rows), "IN.parquet")
+    told = pipeline("init", "IN.parquet").stderr
+    program = (
+        told[told.index("python -c") :].partition(", or leave")[0].replace("python", shlex.quote(sys.executable), 1)
+    )
+    subprocess.run(program, shell=True, check=True)
+    assert pq.read_table("OUT.parquet")["text"].to_pylist() == [ENGLISH, None, None]
 
 
 @pytest.mark.parametrize(
@@ -368,3 +388,23 @@ def test_arrow_files_and_what_lies_beside_them(tmp_path: Path) -> None:
         command = command.replace("IN.arrow", name)
         subprocess.run(["bash", "-c", f"{sys.executable} -c {command}"], check=True, cwd=tmp_path)
         assert pq.read_table(tmp_path / "OUT.parquet").equals(table)
+
+
+def test_files_of_a_folder_that_are_no_documents_are_left_out_with_a_note_and_named_together_where_none_is(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "settings.json").write_text('{"a": 1}')
+    (folder / "numbers.jsonl").write_text('{"b": 1}\n')
+    none = pipeline("init", "data")
+    assert none.returncode == 2, said(none)
+    assert "*.json: no column holds texts; columns: a;" in none.stderr, said(none)
+    assert "*.jsonl: no column holds texts; columns: b;" in none.stderr, said(none)
+    (folder / "letter.txt").write_text(ENGLISH)
+    done = pipeline("init", "data")
+    assert done.returncode == 0, said(done)
+    assert re.search(r"not read: data/\*\.json: no column holds texts.*\nnot read: data/\*\.jsonl: ", done.stdout)
+    written = Path("corpus.yaml").read_text()
+    assert "# Not read: data/*.json: no column" in written and "leave these files out" not in written
+    assert [one.path.rpartition("/")[2] for one in load_config(Path("corpus.yaml")).input] == ["*.txt"]
