@@ -1,9 +1,9 @@
 """Computes the figures of `pipeline flops`: operations of training and of writing text, for LCMs and LLMs.
 
 They follow LCM 2.5.1 and Fig. 13. A text of n tokens has n / (tokens per sentence) sentences, of which a share is the
-prompt. An LCM encodes the prompt, reads it, predicts each sentence and decodes it; an LLM reads and predicts token by
-token, and keeps keys and values, as the LCM does. SONAR and an LLM are assumed to cut a text into the same number of
-tokens. Every assumption is printed with the figures.
+prompt. An LCM encodes the prompt, reads it, predicts each sentence and decodes it; SONAR-LLM also encodes each sentence
+that it has written. An LLM reads and predicts token by token, and keeps keys and values, as the LCM does. SONAR and an
+LLM are assumed to cut a text into the same number of tokens. Every assumption is printed with the figures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from pipeline.base.errors import ConfigError
 from stages.lcm.card import LcmCard
-from stages.lcm.inference_flops import writing_flops
+from stages.lcm.inference_flops import CODEBOOKS, UNITS, writing_flops
 from stages.lcm.model import Sampling, paper_sampling
 from stages.sonar.card import ModelCard
 from stages.sonar.flops import decoder_flops, encoder_flops
@@ -144,10 +144,11 @@ def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length:
         [length], dim=sonar.dim, layers=sonar.decoder_layers, ffn_dim=sonar.ffn_dim, vocab_size=sonar.vocab_size
     )
     model = writing_flops(card, sonar.dim, prompt, written, assumed.sampling(card))
-    return prompt * encoding + model + written * decoding
+    encoded = sentences if card.objective == "sonar-llm" else prompt  # it encodes what it has written, and goes on
+    return encoded * encoding + model + written * decoding
 
 
-def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = 64, units: int = 8192) -> float:
+def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = CODEBOOKS, units: int = UNITS) -> float:
     """Return the FLOPs of training on one sentence, as the MFU counts them.
 
     Args:

@@ -23,6 +23,7 @@ from pipeline.planning.flops import (
 )
 from pipeline.storage.replacing import replacing_file
 from stages.lcm.card import LcmCard, load_lcm_card
+from stages.lcm.inference_flops import CODEBOOKS, UNITS
 from stages.sonar.card import ModelCard, load_card
 
 PLOTS = ("svg", "png", "pdf")
@@ -55,6 +56,12 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
             f"--model {words[0]}: a token language model takes as much as the LLMs that are shown anyway; name models "
             "of sentences"
         )
+    for card in cards:
+        steps = options.assumed.sampling(card).steps
+        if card.diffusion is not None and steps > card.diffusion.steps:
+            raise ConfigError(
+                f"--steps {steps}: {card.name} has {card.diffusion.steps} timesteps; give at most that many"
+            )
     sonar = load_card(options.sonar)
     tokens = [round(value) for value in checked_numbers(options.tokens, "--tokens", 1)]
     lengths = checked_numbers(options.sentence_tokens, "--sentence-tokens", 1)
@@ -87,17 +94,24 @@ def _label(model: str, length: float | None) -> str:
 
 
 def _show_writing(console: Console, found: list[Writing], assumed: Assumptions) -> None:
-    columns = _columns(found)
-    table = Table(title="TFLOP to read and write one text", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("tokens", justify="right")
-    for key in columns:
-        table.add_column(escape(_label(*key).replace(", ", "\n")), justify="right")
-    for tokens in dict.fromkeys(one.tokens for one in found):
-        table.add_row(number(tokens), *(f"{cells[tokens] / 1e12:,.3g}" for cells in columns.values()))
-    console.print(table)
     longest = max(one.tokens for one in found)
-    times = [f"{_label(*key)}: {assumed.hours(cells[longest]) * 3600:.3g} s" for key, cells in columns.items()]
-    console.print(f"One device, {number(longest)} tokens: {'; '.join(times)}", markup=False, highlight=False)
+    table = Table(title="TFLOP to read and write one text", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("model", overflow="fold")
+    table.add_column("tokens per\nsentence", justify="right")
+    for tokens in dict.fromkeys(one.tokens for one in found):
+        table.add_column(f"{number(tokens)}\ntokens", justify="right", no_wrap=True)
+    table.add_column(f"one device,\n{number(longest)} tokens", justify="right", no_wrap=True)
+    for (model, length), cells in _columns(found).items():
+        figures = [_rounded(flops / 1e12) for flops in cells.values()]
+        seconds = assumed.hours(cells[longest]) * 3600
+        table.add_row(escape(model), "" if length is None else f"{length:g}", *figures, f"{_rounded(seconds)} s")
+    console.print(table)
+
+
+def _rounded(value: float) -> str:
+    """Write a figure with three digits, without an exponent where it is large."""
+    rounded = float(f"{value:.3g}")
+    return number(rounded) if rounded >= 1000 else f"{rounded:g}"
 
 
 def _show_training(console: Console, cards: list[LcmCard], training: dict[str, float], options: FlopsOptions) -> None:
@@ -121,18 +135,30 @@ def _show_training(console: Console, cards: list[LcmCard], training: dict[str, f
 
 def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) -> list[str]:
     assumed = options.assumed
-    drawn = {
-        card.name: f"{sampling.steps} steps, guidance {sampling.guidance:g} (2 passes)"
-        if sampling.guidance != 1
-        else f"{sampling.steps} steps without guidance"
-        for card in cards
-        if card.diffusion is not None
-        for sampling in [assumed.sampling(card)]
-    }
+    drawn = {}
+    for card in cards:
+        sampling = assumed.sampling(card)
+        guided = f"guidance {sampling.guidance:g} (2 passes)" if sampling.guidance != 1 else "without guidance"
+        if card.diffusion is not None:
+            drawn[card.name] = f"{sampling.steps} steps, {guided}"
+        elif card.quantised:
+            drawn[card.name] = f"a step for each of {CODEBOOKS} codebooks of {number(UNITS)} units, {guided}"
+    longest = max(checked_numbers(options.tokens, "--tokens", 1))
+    most = longest / min(checked_numbers(options.sentence_tokens, "--sentence-tokens", 1))
     return [
         f"{assumed.generated:.0%} of a text is written, the rest is its prompt; keys and values are kept",
         f"encoder and decoder: {sonar.name}, with the logits of its {number(sonar.vocab_size)} tokens, greedy",
         *(f"{name}: {how}" for name, how in drawn.items()),
+        *(
+            f"{card.name}: each sentence that it has written is encoded before the next"
+            for card in cards
+            if card.objective == "sonar-llm"
+        ),
+        *(
+            f"{card.name}: a text of more than {card.context} sentences, its context, counts as if it had room for all"
+            for card in cards
+            if most > card.context
+        ),
         "AdaLN's projections of a timestep are computed again for each sentence, as this package does",
         "an LCM and an LLM cut a text into the same number of tokens",
         f"training: documents of {options.sentences} sentences (or the model's context), texts of 2048 tokens",

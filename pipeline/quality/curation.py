@@ -79,7 +79,7 @@ class Curation:
     noisy: dict[str, list[int]] = field(default_factory=dict)  # column → sentences above each of `LEVELS`
     rules: list[RuleCount] = field(default_factory=list)
     repeats: list[int] = field(default_factory=list)  # sentences that occur as often as `REPEATS` says
-    repeated: list[tuple[int, str]] = field(default_factory=list)  # count and text of those that occur most
+    repeated: dict[int, tuple[int, str]] = field(default_factory=dict)  # hash → count and text of those that occur most
 
     @property
     def suspicious(self) -> list[LanguageDifference]:
@@ -91,7 +91,8 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
     """Measure about the first `max_rows` rows, in the (random) order of the parts."""
     found = Curation()
     there = corpus.catalogue
-    with_language, with_repeats = (set(names) <= there.keys() for names in (LANGUAGE, ("duplicate_count",)))
+    with_language = set(LANGUAGE) <= there.keys()
+    with_repeats = {"sentence_hash", "duplicate_count"} <= there.keys()
     presets = {
         name: condition
         for name, text in PRESETS.items()
@@ -100,7 +101,7 @@ def measure_curation(corpus: Corpus, max_rows: int) -> Curation:
     shares = [name for name in SHARES if name in there]
     names = {*shares, *(column for one in presets.values() for column in one.columns)}
     names |= {"source", "lang", "text", *LANGUAGE} if with_language else set()
-    names |= {"text", "duplicate_count"} if with_repeats else set()
+    names |= {"text", "sentence_hash", "duplicate_count"} if with_repeats else set()
     if not names or not corpus.parts:
         return found
     judged, differ = Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
@@ -198,8 +199,9 @@ def _add_repeats(table: pa.Table, found: Curation) -> None:
     counts = table["duplicate_count"].to_numpy()
     for at, (low, high) in enumerate(REPEATS):
         found.repeats[at] += int(((counts >= low) & (counts <= (high or np.inf))).sum())
-    several = table.select(["text", "duplicate_count"]).filter(pc.greater(table["duplicate_count"], 1))
-    texts = several.group_by("text").aggregate([("duplicate_count", "max")]).to_pylist()
-    every = {text: count for count, text in found.repeated} | {one["text"]: one["duplicate_count_max"] for one in texts}
-    ranked = sorted(every.items(), key=lambda pair: (-pair[1], pair[0]))
-    found.repeated = [(count, text) for text, count in ranked[:EXAMPLES]]
+    several = table.filter(pc.greater(table["duplicate_count"], 1)).group_by("sentence_hash")
+    every = dict(found.repeated)
+    for one in several.aggregate([("duplicate_count", "max"), ("text", "min")]).to_pylist():
+        key, count, text = one["sentence_hash"], one["duplicate_count_max"], one["text_min"]
+        every[key] = count, min(text, every[key][1]) if key in every else text
+    found.repeated = dict(sorted(every.items(), key=lambda item: (-item[1][0], item[1][1]))[:EXAMPLES])

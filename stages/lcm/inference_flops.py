@@ -12,6 +12,7 @@ from stages.lcm.card import LcmCard
 from stages.lcm.model import Sampling
 
 FREQUENCIES = 256  # of a timestep embedding
+CODEBOOKS, UNITS = 64, 8192  # of residual vector quantisation in the LCM paper
 MODULATIONS = 9  # AdaLN: shift, scale and gate of the three sub-blocks of a denoiser block
 
 
@@ -42,7 +43,7 @@ def reading_flops(card: LcmCard, dim: int, sentences: float) -> float:
 
 
 def next_flops(
-    card: LcmCard, dim: int, context: float, sampling: Sampling, codebooks: int = 64, units: int = 8192
+    card: LcmCard, dim: int, context: float, sampling: Sampling, codebooks: int = CODEBOOKS, units: int = UNITS
 ) -> float:
     """Count the FLOPs of predicting the sentence after those that were read already.
 

@@ -97,7 +97,7 @@ def duplicates(found: Curation) -> Section | None:
     ]
     blocks: list[Block] = [Table(("occurs in the corpus", "sentences", "of all"), cells, "How often sentences occur")]
     if found.repeated:
-        rows: list[list[Cell]] = [[Said(text), number(count)] for count, text in found.repeated]
+        rows: list[list[Cell]] = [[Said(text), number(count)] for count, text in found.repeated.values()]
         blocks.append(Table(("sentence", "times"), rows, "Sentences that occur most"))
     lead = "Equal sentences of the whole corpus. `duplicate_of is null` selects the first of each."
     return Section("duplicates", "Duplicates", lead, blocks)

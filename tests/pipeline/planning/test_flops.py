@@ -39,6 +39,22 @@ def test_an_lcm_encodes_reads_predicts_and_decodes_sentence_by_sentence() -> Non
     assert lcm_writing_flops(card, sonar, 100, 20, assumed) == pytest.approx(found, rel=1e-9)
 
 
+def test_sonar_llm_encodes_each_sentence_that_it_has_written() -> None:
+    card, sonar, assumed = load_lcm_card("lcm-sonar-llm-900m"), load_card("sonar"), Assumptions()
+    sizes = {"dim": 1024, "ffn_dim": 8192}
+    found = reading_flops(card, 1024, 99)
+    for sentence in range(100):
+        found += encoder_flops([22], layers=24, **sizes)
+        if sentence >= 50:
+            found += next_flops(card, 1024, sentence, assumed.sampling(card))
+            found += decoder_flops([20], layers=24, vocab_size=256206, **sizes)
+    assert lcm_writing_flops(card, sonar, 100, 20, assumed) == pytest.approx(found, rel=1e-9)
+    shown = " ".join(pipeline("flops", "--model", card.name, "--model", "lcm-quant-c-1.6b").stdout.split())
+    assert "lcm-sonar-llm-900m: each sentence that it has written is encoded before the next" in shown
+    assert "lcm-quant-c-1.6b: a step for each of 64 codebooks of 8 192 units, guidance 1.5 (2 passes)" in shown
+    assert "lcm-quant-c-1.6b: a text of more than 128 sentences, its context, counts as if it had room" in shown
+
+
 @pytest.mark.parametrize("name", ["lcm-base-1.6b", "lcm-one-tower-1.6b", "lcm-two-tower-1.6b", "lcm-quant-c-1.6b"])
 def test_training_takes_about_six_operations_a_weight(name: str) -> None:
     card = load_lcm_card(name)
@@ -65,6 +81,7 @@ def test_the_command(tmp_path: Path) -> None:
         (("--tokens", "0"), "is not between 1 and 1e9"),
         (("--plot", "flops.gif"), "must end in .svg, .png or .pdf"),
         (("--generated", "0"), "give a share above 0"),
+        (("--model", "lcm-two-tower-tiny", "--steps", "101"), "--steps 101: lcm-two-tower-tiny has 100 timesteps"),
         (("--model", "lcm-nothing"), "lcm-nothing"),
         (("--model", "lcm-token-lm-tiny"), "a token language model takes as much as the LLMs"),
     ],
