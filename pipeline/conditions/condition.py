@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,17 @@ class Clause:
     null_columns: frozenset[str]
     expression: pc.Expression
     memberships: tuple[Membership, ...] = ()
+
+    def with_nulls(self, nullable: Collection[str]) -> tuple[str, str]:
+        """Return two conditions that say what becomes of rows in which one of these columns is null.
+
+        They are kept by the first, and left out by the second.
+        """
+        names = [one for one in self.columns if one in nullable and one not in self.null_columns]
+        names = [one if re.fullmatch(r"[^\W\d]\w*", one) else f"`{one}`" for one in names]
+        test = f"({self.text})" if " or " in self.text.lower() else self.text
+        keep, leave_out = ([f"{one} {null}" for one in names] for null in ("is null", "is not null"))
+        return f"({' or '.join([*keep, test])})", " and ".join([*leave_out, test])
 
     def filter(self, table: pa.Table) -> pa.Table:
         """Return the rows that satisfy the clause."""

@@ -15,7 +15,8 @@ Only this grammar is understood; nothing else is evaluated:
 A column whose name is no plain word stands in backquotes: `page-title`. Columns of days and moments are compared with
 texts, '2010-01-31' or '2010-01-31T10:00:00+02:00'; without a zone, that is UTC. Null satisfies no test but `is null`;
 `not`, `and`, `or` take it as unknown, as SQL does: neither `autobleu < 20` nor `not autobleu < 20` keeps a row that was
-not scored. Numbers are compared in the column's own precision. Parsing takes microseconds.
+not scored. Numbers are compared in the column's own precision; a column of whole numbers with one of float32 or float64
+as float64, as in SQL. Parsing takes microseconds.
 """
 
 from __future__ import annotations
@@ -223,7 +224,10 @@ class _Parser:
         self._check_order(right, kind, sign)
         first, second = self._columns[left.value], self._columns[right.value]
         columns = tuple(dict.fromkeys((first.path[0], second.path[0])))
-        return _Node(_COMPARE[sign](first.field, second.field), left.start, right.end, columns)
+        sides = [first.field, second.field]
+        if pa.types.is_floating(kind) != pa.types.is_floating(other):  # Arrow fails at whole numbers beyond a float's
+            sides = [side.cast(pa.float64(), safe=False) for side in sides]
+        return _Node(_COMPARE[sign](*sides), left.start, right.end, columns)
 
     def _check_order(self, token: Token, kind: pa.DataType, sign: str) -> None:
         if pa.types.is_boolean(kind) and sign not in ("==", "!="):

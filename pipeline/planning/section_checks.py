@@ -153,15 +153,14 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
     yield from ((keys, text) for text in impossible_clauses(config, condition, types))
     for column in condition.undecided(sampled | kept.null):
         clause = next(one for one in condition.clauses if column in one.columns and column not in one.null_columns)
-        test = f"({clause.text})" if " or " in clause.text.lower() else clause.text
+        keep, leave_out = clause.with_nulls(condition.undecided(sampled | kept.null))
         which = "rows that are not sampled" if column in sampled else "documents that do not say it"
         or_all = "; or set `sample: 1.0`" if column in sampled else ""
         yield (
             keys,
             (
                 f"select.where: {column} is null in {which}, and `{clause.text}` does not say what becomes of "
-                f"them. To keep them: ({column} is null or {test}); to leave them out: {column} is not null and "
-                f"{test}{or_all}"
+                f"them. To keep them: {keep}; to leave them out: {leave_out}{or_all}"
             ),
         )
 

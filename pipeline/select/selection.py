@@ -222,11 +222,11 @@ class Selection:
 
     def _refuse(self, column: str, nulls: int, rows: int, part: str) -> None:
         clause = next(one for one in self.clauses if column in one.columns and column not in one.null_columns)
-        test = f"({clause.text})" if " or " in clause.text.lower() else clause.text
+        keep, leave_out = clause.with_nulls(self._open)
         raise ConfigError(
             f"{self._origin}: {column} is null in {nulls} of {rows} rows (part {part}): they were not sampled, or "
-            f"have none, and `{clause.text}` does not tell what becomes of them. To keep them: "
-            f"({column} is null or {test}); to leave them out: {column} is not null and {test}"
+            f"have none, and `{clause.text}` does not tell what becomes of them. To keep them: {keep}; to leave them "
+            f"out: {leave_out}"
         )
 
 

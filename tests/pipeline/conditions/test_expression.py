@@ -151,6 +151,29 @@ def test_numbers_are_compared_in_the_precision_of_the_column() -> None:
     assert table.filter(parse("autobleu > 33.3", TYPES).expression).num_rows == 0
 
 
+def test_whole_numbers_are_compared_with_floats_however_large_they_are() -> None:
+    large = {"whole": pa.int64(), "double": pa.float64(), "single": pa.float32()}
+    columns = [[2**53 + 1, 20_000_001, 3, -(2**62), None], [1e300, 2e7, 3.0, -1e18, 1.0], [3.4e38, 2e7, 2.5, 0.0, 1.0]]
+    table = pa.table([pa.array(one, kind) for one, kind in zip(columns, large.values(), strict=True)], list(large))
+
+    def kept(text: str) -> object:
+        return table.filter(parse(text, large).expression)["whole"].to_pylist()
+
+    assert kept("whole > double") == [20_000_001]
+    assert kept("whole == double") == [3]
+    assert kept("single < whole") == [20_000_001, 3]
+
+
+def test_rows_with_null_are_kept_or_left_out_by_all_columns_that_may_have_it() -> None:
+    types = {"a b": pa.int64(), "price": pa.float64(), "chars": pa.int32()}
+    nullable = ["a b", "price"]
+    clause = parse("`a b` > price or chars > 3", types).clauses[0]
+    keep, leave_out = clause.with_nulls(nullable)
+    assert keep == "(`a b` is null or price is null or (`a b` > price or chars > 3))"
+    assert leave_out == "`a b` is not null and price is not null and (`a b` > price or chars > 3)"
+    assert not any(parse(one, types).undecided(nullable) for one in (keep, leave_out))
+
+
 def test_clauses_columns_and_what_null_means() -> None:
     condition = parse("autobleu >= 30 and (chars > 3 and lang == 'deu_Latn')", TYPES)
     assert [clause.text for clause in condition.clauses] == ["autobleu >= 30", "chars > 3", "lang == 'deu_Latn'"]
