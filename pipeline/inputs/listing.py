@@ -35,15 +35,11 @@ FORMATS = {
     ".txt": "text",
     ".md": "text",
 }
-_READERS = {
-    ".csv": (  # the separator is the sign of these that the first line has most often
-        "f = 'IN.csv'; head = pandas.read_csv(f, sep='\\a', quoting=3, nrows=0).columns[0]; "
-        "sep = max('\\a,;\\t|', key=head.count); pandas.read_csv(f, sep=sep, encoding='utf-8-sig', {})"
-    ),
-    ".tsv": "pandas.read_csv('IN.tsv', sep='\\t', encoding='utf-8-sig', {})",
-    ".xlsx": "pandas.read_excel('IN.xlsx', {})",
-}
-_AS_THEY_ARE = "dtype=str, keep_default_na=False"  # values: 007 is no number, and NA no missing value
+_DELIMITED = "a table becomes Parquet by: python -m pipeline.inputs.delimited IN{} OUT.parquet"
+_EXCEL = (  # values as they are: 007 is no number, and NA no missing value
+    "a table becomes Parquet by: python -c \"import pandas; pandas.read_excel('IN.xlsx', dtype=str, "
+    "keep_default_na=False).to_parquet('OUT.parquet')\""
+)
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 KNOWN = (
     f".parquet, and {' '.join(one for one in FORMATS if one != '.parquet')}, these also with {' '.join(COMPRESSIONS)}"
@@ -57,6 +53,8 @@ _ARROW = (
     "f.seek(0); pq.write_table(read(f).read_all(), 'OUT.parquet')\""
 )
 _CONVERTED = {
+    **{kind: _DELIMITED.format(kind) for kind in (".csv", ".tsv")},
+    ".xlsx": _EXCEL,
     **dict.fromkeys((".arrow", ".feather", ".ipc"), _ARROW),
     **dict.fromkeys((".zip", ".tar", ".tgz"), _UNPACK),
     **dict.fromkeys((".log", ".py", ".srt", ".rst"), _AS_TEXT),
@@ -351,11 +349,7 @@ def format_hint(name: str) -> str:
     """Return how a file of a format that is not read becomes documents, by its name in lower case; empty if unknown."""
     stem, last = posixpath.splitext(name)
     packed = posixpath.splitext(stem)[1] if last in COMPRESSIONS else ""
-    extension = packed if packed in _READERS.keys() | _CONVERTED.keys() else f"{packed}{last}"
-    if reader := _READERS.get(extension):
-        table = reader.format(_AS_THEY_ARE)
-        return f"a table becomes Parquet by: python -c \"import pandas; {table}.to_parquet('OUT.parquet')\""
-    return _CONVERTED.get(extension, "")
+    return _CONVERTED.get(packed if packed in _CONVERTED else f"{packed}{last}", "")
 
 
 def _format(settings: InputSettings, path: str) -> tuple[str, str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import datetime
-import gzip
-import io
 import json
 import re
 import shlex
@@ -81,7 +78,7 @@ def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: P
     drafted("data")
     text = (tmp_path / "corpus.yaml").read_text()
     assert "deu_Latn 75%, eng_Latn 25%" in text and "# keep: [tags, year]" in text, text
-    assert "1 file .CSV" in text and "dtype=str, keep_default_na=False).to_parquet('OUT" in text
+    assert "1 file .CSV" in text and "pipeline.inputs.delimited IN.csv OUT.parquet" in text
     drafted("data.parquet", "--to", "two.yaml")
     assert "# keep: [day]" in (tmp_path / "two.yaml").read_text()
 
@@ -189,7 +186,7 @@ def test_text_in_an_object_is_told_with_a_command_that_works(tmp_path: Path) -> 
         ("b.json", '[\n {"id": 1, "text": "One."}\n]', "over many lines (jq -c '.[]' FILE makes lines of it)"),
         ("c.json", '{\n "id": 1,\n "text": "One."\n}', "over many lines (jq -c '.' FILE makes lines of it)"),
         ("a.jsonl", '"One sentence."\n"Another."\n', "no record becomes a document, the first because of this: the li"),
-        ("a.csv", "id,text\n1,One.\n", "a table becomes Parquet by: python -c"),
+        ("a.csv", "id,text\n1,One.\n", "a table becomes Parquet by: python -m"),
     ],
 )
 def test_other_formats_are_told_with_a_way_to_convert_them(tmp_path: Path, name: str, content: str, told: str) -> None:
@@ -335,39 +332,13 @@ def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp
         ("PDF", "pdftotext FILE"),
         ("docx", "pandoc -t plain FILE"),
         ("warc.gz", "warcio"),
-        ("csv.gz", "import pandas; f = 'IN.csv'"),
+        ("csv.gz", "python -m pipeline.inputs.delimited IN.csv OUT.parquet"),
     ],
 )
 def test_each_kind_of_file_that_is_not_read_has_a_way_on(tmp_path: Path, extension: str, told: str) -> None:
     (tmp_path / f"a.{extension}").write_text("x")
     done = pipeline("init", f"a.{extension}")
     assert done.returncode == 2 and told in done.stderr and ".parquet, and .jsonl" in done.stderr, said(done)
-
-
-@pytest.mark.parametrize(
-    ("name", "sep", "mark"),
-    [
-        ("IN.csv", ",", ""),
-        ("IN.csv", ";", "\ufeff"),
-        ("IN.csv.gz", ";", ""),
-        ("IN.csv", "\t", ""),
-        ("IN.csv", "|", "\ufeff"),
-        ("IN.tsv", "\t", "\ufeff"),
-    ],
-)
-def test_the_command_for_tables_finds_their_separator(tmp_path: Path, name: str, sep: str, mark: str) -> None:
-    pytest.importorskip("pandas")
-    rows = [["text", "id"], ['He said "no",\nthen; left\t|.', "007"], ["Grüße, NA", "NA"], ["", "8"]]
-    for table in (rows, [row[:1] for row in rows[:-1]]):
-        written = io.StringIO()
-        csv.writer(written, delimiter=sep).writerows(table)
-        raw = f"{mark}{written.getvalue()}".encode()
-        (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-        (command,) = re.findall(r"python -c (\".*\")", format_hint(name.lower()))
-        command = command.replace("IN.csv", name)
-        subprocess.run(["bash", "-c", f"{sys.executable} -c {command}"], check=True, cwd=tmp_path)
-        found = pq.read_table(tmp_path / "OUT.parquet")
-        assert [found.column_names, *map(list, zip(*found.to_pydict().values(), strict=True))] == table
 
 
 def test_arrow_files_and_what_lies_beside_them(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""CSV and TSV become Parquet with the same text, whoever wrote them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.inputs.delimited import main, read_delimited
+from pipeline.inputs.listing import format_hint
+
+
+@pytest.mark.parametrize(
+    ("name", "sep", "mark"),
+    [
+        ("a.csv", ",", ""),
+        ("a.csv", ";", "\ufeff"),
+        ("a.csv.gz", ";", ""),
+        ("a.csv", "\t", ""),
+        ("a.csv", "|", "\ufeff"),
+        ("a.tsv", "\t", "\ufeff"),
+    ],
+)
+def test_what_spreadsheets_write(
+    tmp_path: Path, name: str, sep: str, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [["text", "id"], ['He said "no",\nthen; left\t|.', "007"], ["Grüße, NA", "NA"], ["", "8"]]
+    for table in (rows, [row[:1] for row in rows[:-1]]):
+        written = io.StringIO()
+        csv.writer(written, delimiter=sep).writerows(table)
+        raw = f"{mark}{written.getvalue()}".encode()
+        (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        assert main([str(tmp_path / name), str(tmp_path / "b.parquet")]) == 0, capsys.readouterr()
+        found = pq.read_table(tmp_path / "b.parquet")
+        assert [found.column_names, *map(list, zip(*found.to_pydict().values(), strict=True))] == table
+        assert f"{len(table) - 1} rows of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    ("written", "texts"),
+    [
+        (
+            'id\ttext\n1\tOne.\n2\t"Hi" he said.\n3\t"Well,\n4\tFour.\n5\t"Good night."\n',
+            ["One.", '"Hi" he said.', '"Well,', "Four.", '"Good night."'],
+        ),
+        ('text\tid\r\n"Well, she began.\t1\r\nFive\u2028here."\t2', ['"Well, she began.', 'Five\u2028here."']),
+        ('id\ttext\n1\t"He said ""no""."\n2\t"Two\tor\nthree"\n', ['He said "no".', "Two\tor\nthree"]),
+        ('text\n"Hi" he said.\nTwo.\n', ['"Hi" he said.', "Two."]),
+    ],
+)
+def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str, texts: list[str]) -> None:
+    assert read_delimited(written.encode(encoding))[0]["text"].to_pylist() == texts
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"id,text\n1,One,two\n2,Three\n", "Expected 2 columns, got 3"),
+        (b"id,text\n1,Stra\xdfe\n", "byte 14 is no UTF-8; convert the file to UTF-8 first"),
+        (b"text,text\n1,One\n", "does not name each column once, but has these: ['text']"),
+        (b"", "Empty CSV file"),
+    ],
+)
+def test_what_is_no_table_is_refused_and_nothing_is_written(
+    tmp_path: Path, raw: bytes, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_bytes(raw)
+    assert main([str(tmp_path / "a.csv"), str(tmp_path / "b.parquet")]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'a.csv'}: " in said and told in said
+    assert main([str(tmp_path / "none.csv"), str(tmp_path / "b.parquet")]) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_the_advice_is_a_command_that_works(tmp_path: Path) -> None:
+    (tmp_path / "IN.tsv").write_text("id\ttext\n1\tOne.\n")
+    command = format_hint("in.tsv").partition(": python ")[2].split()
+    subprocess.run([sys.executable, *command], check=True, cwd=tmp_path)
+    assert pq.read_table(tmp_path / "OUT.parquet").to_pylist() == [{"id": "1", "text": "One."}]
