@@ -213,7 +213,7 @@ def export(
     from pipeline.select.command import SelectOptions
 
     corpus = open_corpus(place)
-    scaler = fitted_scaler(corpus.store, corpus.view.fits) if kind == "lcm" else None
+    scaler = fitted_scaler(corpus.store, corpus.view) if kind == "lcm" else None
     rules = SelectOptions(where, broken, min_sentences)
     options = ExportOptions(kind, to, rules, vectors, row_group_rows, shard_mb, licence, push, private, replace)
     draw = None

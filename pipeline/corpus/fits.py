@@ -28,6 +28,7 @@ from pipeline.storage.store import Store, named
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
+    from pipeline.corpus.view import View
     from stages.scaler.robust import RobustScaler
 
 _RECORD = re.compile(
@@ -179,24 +180,75 @@ def fit_reasons(store: Store, config: RunConfig, name: str) -> list[str]:
     return reasons or ["--refit asks for it"]
 
 
-def check_lost(store: Store, config: RunConfig, used: Mapping[str, str], refit: Collection[str] = ()) -> None:
-    """Refuse to fit something again only because the record of its fit is lost.
+def check_used(store: Store, config: RunConfig, view: View, refit: Collection[str] = ()) -> None:
+    """Refuse to go on with other fits than before only because a record is lost, or is that of another corpus.
 
     A new fit has other values if the corpus has changed since, and everything that is made with it changes too.
 
     Args:
         store: the corpus.
         config: the configuration of the run.
-        used: name of a fit → the record that the newest view uses.
+        view: the newest one, which says what was used.
         refit: the names of fits that are to be made again.
 
     Raises:
-        DamagedError: if the record of a fit that would be used is missing.
+        DamagedError: if the record of a fit that would be used is missing, or holds another fit.
     """
-    for name, path in used.items():
+    for name, path in view.fits.items():
         found, recipe = _RECORD.fullmatch(path), fit_recipe(config, name) if name not in refit else None
         if found and recipe and found["fingerprint"] == fingerprint(recipe)[:8] and not store.exists(path):
             raise DamagedError(f"{store.url}/{path}", "it is missing", lost_remedy(name))
+        fit = config.frozen.fits.get(name)
+        if fit and fit.record == path:
+            _check_content(store, view, name, fit.content)
+
+
+def record_of(store: Store, view: View, name: str) -> FitRecord | None:
+    """Return the record of the fit that a view uses.
+
+    Args:
+        store: the corpus.
+        view: what is read.
+        name: a fit, one of `FITS`.
+
+    Returns:
+        The record; None if the view does not use such a fit.
+
+    Raises:
+        CorpusError: if the record is missing or damaged, or holds another fit than the run used.
+    """
+    path = view.fits.get(name)
+    if path is None:
+        return None
+    record = read_record(store, path)
+    _check_content(store, view, name, record.content)
+    return record
+
+
+def used_artifact(store: Store, view: View, name: str) -> bytes | None:
+    """Return the bytes of the fit that a view uses.
+
+    Args:
+        store: the corpus.
+        view: what is read.
+        name: a fit, one of `FITS`.
+
+    Returns:
+        The bytes; None if the view does not use such a fit.
+
+    Raises:
+        CorpusError: if the fit or its record is missing or damaged, or is not the one that the run used.
+    """
+    record = record_of(store, view, name)
+    return read_artifact(store, record.ref(view.fits[name])) if record else None
+
+
+def _check_content(store: Store, view: View, name: str, content: str) -> None:
+    """Raise `DamagedError` if the values of a fit are not those that a view's run used."""
+    used = view.fit_contents.get(name, content)
+    if used != content:
+        what = f"it is not the {name} that the newest run used, but another one ({content[:8]}…, not {used[:8]}…)"
+        raise DamagedError(f"{store.url}/{view.fits[name]}", what, lost_remedy(name))
 
 
 def lost_remedy(name: str) -> str:
@@ -360,14 +412,14 @@ def read_artifact(store: Store, fit: FitRef) -> bytes:
     return data
 
 
-def fitted_scaler(store: Store, fits: Mapping[str, str]) -> RobustScaler | None:
-    """Return the robust scaler that a view names, if there is one. `fits`: name → record."""
-    if "scaler" not in fits:
+def fitted_scaler(store: Store, view: View) -> RobustScaler | None:
+    """Return the robust scaler that a view names, if there is one. Raises `CorpusError` as `used_artifact` does."""
+    data = used_artifact(store, view, "scaler")
+    if data is None:
         return None
     from stages.scaler.robust import RobustScaler  # torch
 
-    record = read_record(store, fits["scaler"])
-    return RobustScaler.from_bytes(read_artifact(store, record.ref(fits["scaler"])))
+    return RobustScaler.from_bytes(data)
 
 
 def _read(store: Store, path: str, kind: type[Kind]) -> Kind:

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -48,6 +48,7 @@ class _ViewHeader(BaseModel):
     stages: dict[str, dict[str, Any]]
     reads: dict[str, list[str]]
     fits: dict[str, str]
+    fit_contents: dict[str, str] = {}  # none by earlier versions
     chunks: _Chunks
 
 
@@ -110,6 +111,7 @@ class View:
     stages: dict[str, dict[str, Any]]
     reads: dict[str, list[str]]
     fits: dict[str, str] = field(default_factory=dict)  # name → record of the fit
+    fit_contents: dict[str, str] = field(default_factory=dict)  # name → digest of its tensors, to tell another by
 
     @classmethod
     def of(cls, config: RunConfig, chunks: Iterable[Chunk]) -> View:
@@ -123,6 +125,7 @@ class View:
             stages=recipes.stages,
             reads={stage.name: list(stage.reads) for stage in config.row_stages()},
             fits={name: fit.record for name, fit in config.frozen.fits.items()},
+            fit_contents={name: fit.content for name, fit in config.frozen.fits.items()},
         )
 
     @property
@@ -131,8 +134,11 @@ class View:
         return Listed.of(self.chunks)
 
     def header(self) -> str:
-        """Return the content of `view.json`; two views are equal if this is."""
-        value = {
+        """Return the content of `view.json`, except for the digests of fits; two views are equal if this is."""
+        return json.dumps(self._values(), ensure_ascii=False, indent=1)
+
+    def _values(self) -> dict[str, Any]:
+        return {
             "name": self.name,
             "segment": self.segment,
             "stages": self.stages,
@@ -140,7 +146,12 @@ class View:
             "fits": self.fits,
             "chunks": {"count": len(self.chunks), "digest": self.listed.digest},
         }
-        return json.dumps(value, ensure_ascii=False, indent=1)
+
+    def keeping_contents(self, earlier: View) -> View:
+        """Return the view with the digests of fits that an earlier view has for the same records."""
+        same = {name for name, path in self.fits.items() if earlier.fits.get(name) == path}
+        kept = {name: content for name, content in earlier.fit_contents.items() if name in same}
+        return replace(self, fit_contents=self.fit_contents | kept)
 
     def write_chunks(self, store: Store, folder: str) -> None:
         """Write the list of chunks, which no later decision of a run changes, into its folder."""
@@ -152,7 +163,8 @@ class View:
 
     def write_header(self, store: Store, folder: str) -> None:
         """Write everything else; after this, the folder has a view."""
-        store.write(f"{folder}/{VIEW_FILE}", sealed(self.header()))
+        value = self._values() | {"fit_contents": self.fit_contents}
+        store.write(f"{folder}/{VIEW_FILE}", sealed(json.dumps(value, ensure_ascii=False, indent=1)))
 
     @classmethod
     def read(cls, store: Store, folder: str) -> View:
@@ -165,7 +177,9 @@ class View:
         if (header.chunks.count, header.chunks.digest) != (len(listed), listed.digest):
             what = f"it is not the list of chunks that {VIEW_FILE} names"
             raise DamagedError(f"{store.url}/{folder}/{CHUNKS_FILE}", what, AGAIN)
-        return cls(header.name, listed, header.segment, header.stages, header.reads, header.fits)
+        return cls(
+            header.name, listed, header.segment, header.stages, header.reads, header.fits, header.fit_contents
+        )  # fmt: skip
 
 
 def save_recipes(store: Store, view: View) -> None:

@@ -28,7 +28,7 @@ from pipeline.base.formats import counted, size
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.exports import FOLDER as EXPORTS
 from pipeline.corpus.exports import exports_of, view_digest, view_of
-from pipeline.corpus.fits import is_checkpoint, read_record
+from pipeline.corpus.fits import is_checkpoint, read_record, record_of
 from pipeline.corpus.leftovers import ATTEMPT, live_files, prefixes
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import States
@@ -238,7 +238,7 @@ def _named(corpus: Corpus) -> set[str]:
 
 def garbage(corpus: Corpus) -> dict[str, list[str]]:
     """Return paths that the newest run does not need, by folder. Raises `CorpusError` if it is under way or
-    interrupted.
+    interrupted, or if a fit is not the one that it used.
     """
     newest = corpus.store.folders(layout.RUNS)[-1]
     if not corpus.store.exists(f"{layout.RUNS}/{newest}/summary.json"):
@@ -246,6 +246,8 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
             f"run {newest} of {corpus.url} is not finished; wait for it, or run the same configuration again: only "
             "then is it known what it needs"
         )
+    for name in corpus.view.fits:
+        record_of(corpus.store, corpus.view, name)
     found: dict[str, list[str]] = {}
     pieces = prefixes(len(corpus.parts))
     for piece in pieces:

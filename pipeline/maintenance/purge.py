@@ -27,7 +27,7 @@ from pipeline.base.formats import counted, plain
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
-from pipeline.corpus.fits import read_record
+from pipeline.corpus.fits import record_of
 from pipeline.corpus.leftovers import ATTEMPT
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import create_tombstone, read_tombstones
@@ -185,8 +185,7 @@ def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> 
 
 def _say_decoder(console: Console, corpus: Corpus, chunks: Collection[str]) -> None:
     """Say that the decoder was fine-tuned on chunks that hold purged documents; it is not changed."""
-    path = corpus.view.fits.get("decoder")
-    record = read_record(corpus.store, path) if path else None
+    record = record_of(corpus.store, corpus.view, "decoder")
     if record and not set(record.chunks).isdisjoint(chunks):
         again = "pipeline run --refit decoder makes it again without them"
         told = f"made with them, and not changed: {record.path}; {again}"

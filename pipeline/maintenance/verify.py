@@ -21,7 +21,7 @@ from pipeline.base.parallel import in_parallel
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.counters import by_detail, counters_of, stages_of
 from pipeline.corpus.fingerprint import column_digest, content_digest
-from pipeline.corpus.fits import lost_remedy, read_record
+from pipeline.corpus.fits import lost_remedy, record_of
 from pipeline.corpus.ledger import detail_of, row_of
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import DataFile, Receipt, read_chunk_receipt, read_receipt
@@ -48,8 +48,8 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     wrong = [
         Finding("the accounting", what, None, rerun=True) for what in compute_accounting(corpus.store, state).problems
     ]
-    for name, path in corpus.view.fits.items():
-        wrong += _fit(corpus.store, name, path)
+    for name in corpus.view.fits:
+        wrong += _fit(corpus, name)
     wrong += _files(corpus.store, state, progress)
     return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
 
@@ -120,15 +120,18 @@ def _left_receipt(store: Store, path: str) -> tuple[list[Finding], int]:
     return found, done
 
 
-def _fit(store: Store, name: str, path: str) -> list[Finding]:
+def _fit(corpus: Corpus, name: str) -> list[Finding]:
+    path = corpus.view.fits[name]
     try:
-        record = read_record(store, path)
+        record = record_of(corpus.store, corpus.view, name)
     except CorpusError as error:
-        return [Finding(path, f"{error}; {lost_remedy(name)}", None)]
+        what = error.what if isinstance(error, DamagedError) else error
+        return [Finding(path, f"{what}; {lost_remedy(name)}", None)]
+    assert record  # the view names it
     return [
         Finding(file, f"{what}; {lost_remedy(name)}", path)
         for file, digest in record.files.items()
-        for what in _bytes(store, file, digest)[1]
+        for what in _bytes(corpus.store, file, digest)[1]
     ]
 
 

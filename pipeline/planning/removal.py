@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,14 +93,14 @@ class Entering:
 @dataclass(frozen=True)
 class ViewChange:
     """The difference between what readers see now and what they will see. `names`: of the corpus, old and new, if they
-    differ; `fits`: the records of fits that readers see now, by name.
+    differ; `before`: the view that readers see now.
     """
 
     url: str
     leaving: tuple[Leaving, ...]
     entering: tuple[Entering, ...]
     names: tuple[str, str] | None
-    fits: Mapping[str, str]
+    before: View
 
     @property
     def documents(self) -> int:
@@ -152,7 +152,7 @@ def view_change(store: Store, view: View) -> ViewChange | None:
     names = (visible(old.name), visible(view.name)) if old.name != view.name else None
     compared = ["id", "url", "take", "stamp", "bytes"]
     if before.table.select(compared).equals(after.table.select(compared)):
-        return ViewChange(store.url, (), (), names, old.fits)
+        return ViewChange(store.url, (), (), names, old)
     files_before, files_after = _Files.of(before), _Files.of(after)
     gone, new = files_before.not_in(files_after), files_after.not_in(files_before)
     for row in _cut(after):  # the rest of the last chunk's file, for an input with a limit
@@ -163,7 +163,7 @@ def view_change(store: Store, view: View) -> ViewChange | None:
     leaving = _leaving(store, old, files_before, gone, after, new, files_after)
     leaving += _of_smaller_files(store, old, files_before, after, files_after)
     entering = tuple(_entering(before, after, files_after, new))
-    return ViewChange(store.url, tuple(leaving), entering, names, old.fits)
+    return ViewChange(store.url, tuple(leaving), entering, names, old)
 
 
 def show_change(console: Console, change: ViewChange | None) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.corpus.fits import FitRecord, fitted_scaler, read_record
+from pipeline.corpus.fits import FitRecord, fitted_scaler, record_of
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import summed
 from pipeline.corpus.states import PartState
@@ -74,7 +74,8 @@ class Drift:
 
 def records_of(corpus: Corpus) -> list[FitRecord]:
     """Return the records of the fits that the newest run depends on."""
-    return [read_record(corpus.store, path) for path in corpus.view.fits.values()]
+    found = (record_of(corpus.store, corpus.view, name) for name in corpus.view.fits)
+    return [record for record in found if record]
 
 
 def predicted_score(corpus: Corpus) -> str:
@@ -127,7 +128,7 @@ def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[D
     from stages.scaler.robust import ScalerFit
 
     embeddings = embedding_matrix(_sample(corpus, parts, "embedding")["embedding"])
-    fitted = fitted_scaler(corpus.store, corpus.view.fits)
+    fitted = fitted_scaler(corpus.store, corpus.view)
     if fitted is None or not len(embeddings):
         return []
     count = ScalerFit(len(fitted.median))

@@ -27,7 +27,7 @@ from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
 from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
 from pipeline.corpus.events import Event
-from pipeline.corpus.fits import check_lost
+from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import (
     PROGRESS,
@@ -138,7 +138,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         plan, seen = plan_run(config, options, options.refit, options.chunks)
         change = view_change(store, plan.view)
         if change:
-            check_lost(store, plan.config, change.fits, options.refit)
+            check_used(store, plan.config, change.before, options.refit)
     show_same(console, plan)
     show_aliases(console, plan)
     _check_consent(console, change, options)
@@ -159,7 +159,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
                 plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         with announced(console, "loading libraries"):
             config, plan, why = _with_launcher(config, plan, backend)
-        record = RunRecord(store, plan.config, seen)
+        record = RunRecord(store, plan.config, seen.keeping_contents(change.before) if change else seen)
         store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan))
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
         console.print(

@@ -22,7 +22,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.coordination.lock import locked
 from pipeline.corpus.fingerprint import content_digest, fingerprint
-from pipeline.corpus.fits import read_artifact, read_record
+from pipeline.corpus.fits import read_artifact, record_of
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import purged_from
 from pipeline.planning.section_checks import training_problems
@@ -464,17 +464,16 @@ def _check_split(index: Index, split: str) -> None:
 
 def _fit(corpus: Corpus, name: str) -> Fit | None:
     """Return the present fit. Raises `CorpusError` if it was made on other embeddings."""
-    path = corpus.view.fits.get(name)
-    if path is None:
+    record = record_of(corpus.store, corpus.view, name)
+    if record is None:
         return None
-    record = read_record(corpus.store, path)
     encoded = fingerprint(corpus.view.stages["encode"])
     if record.recipe["encode"] != encoded:
         raise CorpusError(
             f"the {name} of {corpus.url} was fitted on other embeddings (encode {record.recipe['encode'][:8]}, these "
             f"are {encoded[:8]}): run the corpus again"
         )
-    return dict(vars(record.ref(path)))
+    return dict(vars(record.ref(corpus.view.fits[name])))
 
 
 def _dim(corpus: Corpus, scaler: Fit) -> int:

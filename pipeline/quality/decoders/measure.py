@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipeline.base.errors import ConfigError
-from pipeline.corpus.fits import fitted_scaler, read_artifact, read_record
+from pipeline.corpus.fits import fitted_scaler, used_artifact
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.decoders.sample import HeldOutSample
 from stages.autobleu.bleu import sentence_bleu, sentence_statistics
@@ -72,7 +72,7 @@ class Measuring:
         device: str,
     ) -> None:
         self.sample, self.device, self.external, self.decoding = sample, device, external, decoding
-        scaler = fitted_scaler(corpus.store, corpus.view.fits)
+        scaler = fitted_scaler(corpus.store, corpus.view)
         if scaler is None:
             raise ConfigError(
                 f"{corpus.url} has no robust scaler, in whose space noise is added: run it with `scaler: {{}}`"
@@ -155,5 +155,6 @@ class Measuring:
 
 
 def _codebooks(corpus: Corpus) -> Codebooks:
-    record = corpus.view.fits["rvq"]
-    return Codebooks.from_bytes(read_artifact(corpus.store, read_record(corpus.store, record).ref(record)))
+    fitted = used_artifact(corpus.store, corpus.view, "rvq")
+    assert fitted is not None  # there are codes
+    return Codebooks.from_bytes(fitted)

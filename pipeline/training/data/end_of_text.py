@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.base.errors import ConfigError
-from pipeline.corpus.fits import read_artifact, read_record
+from pipeline.corpus.fits import used_artifact
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from stages.arrow import embedding_matrix
@@ -48,8 +48,8 @@ def end_of_text_sentences(corpus: Corpus) -> EndOfTextSentences:
         return EndOfTextSentences(embeddings, None)
     from stages.rvq.codebooks import Codebooks
 
-    record = corpus.view.fits["rvq"]
-    fitted = read_artifact(corpus.store, read_record(corpus.store, record).ref(record))
+    fitted = used_artifact(corpus.store, corpus.view, "rvq")
+    assert fitted is not None  # there are codes
     precision = corpus.view.stages["rvq"]["rvq"]["precision"]
     return EndOfTextSentences(embeddings, Codebooks.from_bytes(fitted).encode(embeddings, precision))
 

@@ -31,7 +31,7 @@ from pipeline.base.formats import number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import Plans
 from pipeline.corpus.fingerprint import fingerprint
-from pipeline.corpus.fits import read_record
+from pipeline.corpus.fits import record_of
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
@@ -352,8 +352,8 @@ def encoder_used(corpus: Corpus) -> str:
 
 
 def _fit(corpus: Corpus, name: str) -> str | None:
-    record = corpus.view.fits.get(name)
-    return read_record(corpus.store, record).content if record else None
+    record = record_of(corpus.store, corpus.view, name)
+    return record.content if record else None
 
 
 def _write(corpus: Corpus, index: Index) -> None:

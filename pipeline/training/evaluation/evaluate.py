@@ -390,7 +390,7 @@ def _predictors(
 def _scaler(corpus: Corpus) -> RobustScaler | None:
     from pipeline.corpus.fits import fitted_scaler
 
-    return fitted_scaler(corpus.store, corpus.view.fits)
+    return fitted_scaler(corpus.store, corpus.view)
 
 
 def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:

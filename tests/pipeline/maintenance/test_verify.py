@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +16,25 @@ import pytest
 import torch
 from rich.console import Console
 
+from launchers.dispatch import train
+from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
+from pipeline.config.load import load_config
+from pipeline.corpus.fits import fitted_scaler
+from pipeline.corpus.runs import RunRecord, newest_view
+from pipeline.maintenance.gc import garbage
 from pipeline.maintenance.verify import check, check_sample
 from pipeline.maintenance.verify_command import compare_with, verify_corpus, verify_sample
+from pipeline.run.options import RunOptions
+from pipeline.run.run import Backend
+from pipeline.run.run import run as run_corpus
 from pipeline.storage import layout
 from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from stages.arrow import embedding_array, embedding_matrix
 from stages.device import compute_dtype
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.runs import FITS, run
 
@@ -32,8 +43,6 @@ SECTIONS = FITS | {"autobleu": {"sample": 0.2, "length_extra": 1, "length_factor
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.conftest import sample_documents, write_config, write_jsonl
-
     folder = tmp_path_factory.mktemp("verify")
     write_jsonl(folder / "in/eng.jsonl", sample_documents("libreoffice-eng", 6))
     write_jsonl(folder / "in/deu.jsonl", sample_documents("libreoffice-deu", 4))
@@ -109,6 +118,58 @@ def test_a_spoilt_fit_is_found_and_not_replaced_unasked(corpus: Path) -> None:
     done = pipeline("run", corpus / "corpus.yaml", "--refit", "scaler")
     assert done.returncode == 0, said(done)
     assert verified(corpus)[0]
+
+
+def test_fits_of_another_corpus_are_not_taken_for_its_own(corpus: Path, tmp_path: Path) -> None:
+    """Another corpus with the same settings has fits of the same names."""
+    other = tmp_path / "other"
+    write_jsonl(other / "in/eng.jsonl", sample_documents("postgresql-eng", 4))
+    run(path := write_config(other, **SECTIONS))
+    own, fits = {one.name for one in (corpus / "out/fits").glob("*.json")}, other / "out/fits"
+    assert own == {one.name for one in fits.glob("*.json")}
+    shutil.copytree(fits, corpus / "out/fits", dirs_exist_ok=True)
+    fine, shown = verified(corpus, mend=True)
+    assert not fine and all(f"wrong: fits/{name} it is not the {name[:3]}" in shown for name in own)
+    assert shown.count("restore it from a copy, or fit the corpus as it is now") == 2
+    with pytest.raises(CorpusError, match=r"not the scaler that the newest run used.*--refit scaler"):
+        fitted_scaler(Store(str(corpus / "out")), Corpus(str(corpus / "out")).view)
+    with pytest.raises(CorpusError, match="not the scaler that the newest run used"):
+        garbage(Corpus(str(corpus / "out")))
+    before = data_digests(corpus / "out")
+    with pytest.raises(CorpusError, match=r"not the rvq that the newest run used.*--refit rvq"):
+        run(corpus / "corpus.yaml", options=RunOptions(refit=("scaler",)))
+    assert data_digests(corpus / "out") == before
+    run(corpus / "corpus.yaml", options=RunOptions(refit=("scaler", "rvq")))
+    assert verified(corpus)[0]
+    fine, shown = verified(other)
+    assert fine and run(path).startswith("Nothing to do.")
+
+
+def test_a_refit_that_was_killed_does_not_make_the_fit_of_another_corpus_its_own(corpus: Path) -> None:
+    out = Store(str(corpus / "out"))
+    used, path = newest_view(out), corpus / "corpus.yaml"
+    made = replace(used, fit_contents=used.fit_contents | {"scaler": "0" * 32})  # so what is here is another one
+    RunRecord(out, load_config(path), made).close({"done": True})
+
+    def killed() -> str:
+        raise KeyboardInterrupt
+
+    backend = Backend(launch, killed, train)
+    with pytest.raises(KeyboardInterrupt):
+        run_corpus(Console(file=io.StringIO()), load_config(path), RunOptions(refit=("scaler",)), backend)
+    assert newest_view(out).fit_contents == made.fit_contents
+    with pytest.raises(CorpusError, match="not the scaler that the newest run used"):
+        run(path)
+
+
+def test_a_view_of_an_earlier_version_does_not_say_which_fits_it_used(corpus: Path) -> None:
+    run(corpus / "corpus.yaml")  # at this place
+    path, runs = max((corpus / "out/runs").glob("*/view.json")), set((corpus / "out/runs").iterdir())
+    header = json.loads(path.read_text())
+    del header["fit_contents"], header["seal"]
+    path.write_bytes(sealed(json.dumps(header)))
+    assert verified(corpus)[0] and run(corpus / "corpus.yaml").startswith("Nothing to do.")
+    assert set((corpus / "out/runs").iterdir()) == runs
 
 
 def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> None:

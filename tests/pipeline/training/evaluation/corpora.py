@@ -49,7 +49,7 @@ def fit(corpus: Corpus, name: str) -> dict[str, str]:
 
 def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> None:
     index = make_index(corpus, SelectSettings())
-    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    scaler = fitted_scaler(corpus.store, corpus.view)
     assert scaler is not None
     pinned = Pinned(
         card=card.recorded(), settings=TrainSettings(steps=7).pinned(), select=None, indexes=[],

@@ -62,7 +62,7 @@ def test_figures_do_not_depend_on_which_model_comes_first(tmp_path: Path) -> Non
     corpus = make_corpus(tmp_path, {"validation": 0.1, "test": 0.5})
     for name in ("base", "elsewhere"):
         write_model(corpus, name, CARDS["base"])
-    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    scaler = fitted_scaler(corpus.store, corpus.view)
     assert scaler is not None
     data = replace(scaler, median=scaler.median + 0.2).to_bytes({})  # as of a model that began on another corpus
     model, about = load_model(f"{corpus.url}/train/elsewhere")
@@ -107,7 +107,7 @@ def test_baselines_have_the_figures_of_plain_loops(corpus: Corpus, index: Index)
     assert figures["l2"].mean == pytest.approx(sum(copies) / len(copies)) and figures["l2"].sentences == len(judged)
     assert figures["l2_squared"].mean == pytest.approx(sum(one**2 for one in copies) / len(copies))
     assert figures["par"].mean > 1  # a copy resembles the context more than the sentence does
-    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    scaler = fitted_scaler(corpus.store, corpus.view)
     assert scaler is not None
     same = distances(held, scaler.median.expand(len(held.texts), -1))
     assert rows["median vector"].figures["l2"].mean == pytest.approx(sum(same) / len(same), rel=1e-6)
@@ -183,7 +183,7 @@ def test_a_sentence_longer_than_the_decoder_s_room_has_no_likelihood(corpus: Cor
 def test_retrieval_and_contrastive_accuracy_by_cosine_are_those_of_plain_loops(corpus: Corpus, index: Index) -> None:
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=40)
     rows = run(corpus, models=("base",), sentences=40, metrics="ca_cosine,top1")
-    scaler = fitted_scaler(corpus.store, corpus.view.fits)
+    scaler = fitted_scaler(corpus.store, corpus.view)
     assert scaler is not None
     real = torch.nn.functional.normalize((held.embeddings.double() - scaler.median) / scaler.iqr, dim=1)
     shares = []
