@@ -9,17 +9,18 @@ the selected text and embeddings.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
@@ -27,7 +28,7 @@ from pipeline.corpus.exports import is_recorded, record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
-from pipeline.corpus.runs import newest_config
+from pipeline.corpus.runs import newest_config, newest_view
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
@@ -129,7 +130,7 @@ def export_corpus(
             return
     target = ExportTarget(options.to, corpus.url)
     purged = tombstone_paths(corpus.store)
-    with target.claimed():
+    with target.claimed(), _not_purged(corpus, purged, target):
         _whole(console, corpus)
         with RowProgress(console, corpus.rows) as progress:
             counts = selection.count(progress)
@@ -142,7 +143,8 @@ def export_corpus(
             written = _write(selection, target, options, vectors, counts, progress, scaler, draw)
         _balance(counts, written)
     about = _about(counts, written) | {"files": dict(sorted(target.written.items()))}
-    _record(console, options.format, selection, target.url, about["written"])
+    with _not_purged(corpus, purged, target):  # a later purge finds the record
+        _record(console, options.format, selection, target.url, about["written"])
     target.write_json("export.json", _identity(options, selection) | about)
     console.print(
         f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
@@ -152,13 +154,41 @@ def export_corpus(
         soft_wrap=True,
     )
     console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
-    if tombstone_paths(corpus.store) - purged:
-        raise CorpusError(
-            f"documents were purged from {corpus.url} during this export, which may hold them: delete {target.url} and "
-            "export again"
-        )
     if push:
         push.upload(console)
+
+
+@contextlib.contextmanager
+def _not_purged(corpus: Corpus, purged: Collection[str], target: ExportTarget) -> Iterator[None]:
+    """Raise `CorpusError` at the end if documents were purged, also instead of an error that follows from that.
+
+    Args:
+        corpus: the corpus.
+        purged: the tombstones when the export began.
+        target: the folder of the export.
+
+    Yields:
+        Nothing, while the export is written.
+
+    Raises:
+        CorpusError: if documents were purged since, or a file is missing because a run has changed the corpus.
+    """
+    failed: CorpusError | None = None
+    try:
+        yield
+    except CorpusError as error:
+        failed = error
+    if tombstone_paths(corpus.store) - set(purged):
+        what, may = "documents were purged from", ", which may hold them"
+    elif isinstance(failed, MissingError) and newest_view(corpus.store).header() != corpus.view.header():
+        what, may = "another run has changed", ""
+    elif failed:
+        raise failed
+    else:
+        return
+    raise CorpusError(
+        f"{what} {corpus.url} during this export{may}: export again (if {target.url} is still there, delete it first)"
+    ) from failed
 
 
 def _write(

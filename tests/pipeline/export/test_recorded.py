@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 import pipeline.export as exporting
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.exports import exports_of, read_export
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.maintenance.gc import VIEW_DAYS, find_garbage
@@ -230,7 +229,26 @@ def test_documents_that_are_purged_meanwhile(place: Path, monkeypatch: pytest.Mo
         return written
 
     monkeypatch.setattr(exporting, "write_wide", meanwhile)
-    with pytest.raises(CorpusError, match=r"purged from .* during this export, which may hold them: delete .*/to and"):
+    with pytest.raises(CorpusError, match=r"purged from .* during this export, which may hold them: export again"):
         export(place, place / "to")
-    found = pq.ParquetDataset(place / "to/data").read(columns=["doc_id"])["doc_id"].to_pylist()
-    assert first_id(place) in found
+    assert not (place / "to/export.json").exists() and not exports_of(Store(str(place / "out"))).records
+
+
+def test_files_that_a_run_removes_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a purge, the next run copies what is left, and deletes the files that the export reads."""
+    writes = exporting.write_wide
+
+    def meanwhile(*arguments: Any) -> Any:
+        purge(place, first_id(place))
+        run(place / "corpus.yaml")
+        return writes(*arguments)
+
+    def changed(*arguments: Any) -> Any:
+        run(place / "corpus.yaml", "segment.max_chars=70")
+        raise MissingError("a file is missing, though a receipt names it")
+
+    for instead, what in ((meanwhile, "documents were purged from"), (changed, "another run has changed")):
+        monkeypatch.setattr(exporting, "write_wide", instead)
+        with pytest.raises(CorpusError, match=f"{what} .* during this export.*: export again"):
+            export(place, place / "to")
+        assert not (place / "to/export.json").exists()
