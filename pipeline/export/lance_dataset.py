@@ -10,6 +10,7 @@ commits the dataset when all is written. Memory: what Lance gathers before it wr
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,12 +51,13 @@ def write_lance(selection: Selection, target: ExportTarget, progress: RowProgres
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         lance.write_dataset(pa.RecordBatchReader.from_batches(first.schema, batches), str(place))
-    except Exception as error:
+    except BaseException as error:
+        shutil.rmtree(place, ignore_errors=True)
         if failed:  # Lance calls the reader, and tells of its errors as of its own
             raise failed[0] from None
         if isinstance(error, OSError):
             reason = str(error).splitlines()[0].partition(", /")[0]  # without the place in Lance's source
-            raise StorageError(f"{place} cannot be written: {reason}; delete it, and export again") from error
+            raise StorageError(f"{place} cannot be written: {reason}; fix that, and export again") from error
         raise
     files = [path for path in place.rglob("*") if path.is_file()]
     for path in files:

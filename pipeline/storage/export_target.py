@@ -52,7 +52,8 @@ class ExportTarget:
     def claimed(self) -> Iterator[None]:
         """Keep other exports out of the folder until the block ends; write what completes the export after that.
 
-        Folders are created. Those that are empty when the block fails are deleted again.
+        Folders are created. When the block fails, the files that were written until then are deleted, as far as
+        possible, and so are the new folders that are empty then.
 
         Yields:
             Nothing, while the folder is this export's.
@@ -70,7 +71,11 @@ class ExportTarget:
             raise
         try:
             self._refuse(name for name in self._files() if name != CLAIM)
-            yield
+            try:
+                yield
+            except BaseException:
+                self._delete_written(store)
+                raise
             self._check()
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one to report
@@ -104,6 +109,15 @@ class ExportTarget:
             size: how many bytes it has.
         """
         self.written[name] = {"bytes": size}
+
+    def _delete_written(self, store: Store) -> None:
+        """Delete what this export has written, as far as possible: the error that ended it is the one to report."""
+        for name in self.written:
+            with contextlib.suppress(Exception):
+                store.delete(name)
+        if self._local:
+            below = [Path(folder) for folder, *_ in os.walk(self._path, topdown=False)]
+            _remove(below[:-1])  # the last one is the folder of the export
 
     def _make_folders(self) -> list[Path]:
         """Create the folder, if it is on this machine. Returns the folders that were lacking, the innermost first."""
@@ -205,8 +219,8 @@ def is_hidden(name: str) -> bool:
 
 def _remove(folders: Iterable[Path]) -> None:
     """Delete folders that are empty."""
-    with contextlib.suppress(OSError):
-        for folder in folders:
+    for folder in folders:
+        with contextlib.suppress(OSError):
             folder.rmdir()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
@@ -27,13 +28,13 @@ from rich.console import Console
 
 import pipeline.export as exporting
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError, StorageError
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.export.lcm import write_lcm
 from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
-from pipeline.storage import layout
+from pipeline.storage import export_target, layout
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.store import Store
 from stages.scaler.robust import RobustScaler
@@ -284,6 +285,41 @@ def test_an_export_ends_if_something_else_changes_its_folder(
             export(corpus, "parquet", to)
         assert not (to / "export.json").exists() and not (to / "export.lock").exists()
         shutil.rmtree(to)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in exporting.FORMATS if kind != "hub"])
+def test_an_export_that_fails_leaves_nothing(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The last thing that can fail is the balance, after all files are written."""
+
+    def fails(*_: Any) -> None:
+        raise StorageError("No space left on device")
+
+    (tmp_path / "there").mkdir()
+    monkeypatch.setattr(exporting, "_balance", fails)
+    for to in (tmp_path / "new/to", tmp_path / "there"):
+        with pytest.raises(StorageError, match="No space left"):
+            export(corpus, kind, to)
+    assert not (tmp_path / "new").exists() and not list((tmp_path / "there").iterdir())
+
+
+def test_an_export_to_a_full_disk_leaves_nothing(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, written = tmp_path / "to", export_target._Digested.write
+
+    def full(file: export_target._Digested, data: Any) -> int:
+        if list(to.rglob("*.parquet")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written(file, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(export_target._Digested, "write", full)
+        with pytest.raises(PipelineError, match=r"No space left on device; fix that"):
+            export(corpus, "parquet", to)
+    assert not to.exists()
+    export(corpus, "parquet", to)
 
 
 def test_object_stores_take_it(corpus: Corpus, bucket: str) -> None:

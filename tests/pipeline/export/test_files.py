@@ -189,4 +189,4 @@ def test_damage_ends_an_export_to_lance_as_it_ends_others(
     monkeypatch.setattr("pipeline.export.lance_dataset.rows_by_split", damaged)
     with pytest.raises(CorpusError, match=r"^the file is damaged$"):
         written(corpus, tmp_path / "to", format="lance")
-    assert not (tmp_path / "to/export.json").exists()
+    assert not (tmp_path / "to").exists()
