@@ -48,7 +48,14 @@ from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
 from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
-from pipeline.training.evaluation.trained import Trained, check_options, load_trained, places_of, sampling_in_evaluation
+from pipeline.training.evaluation.trained import (
+    Trained,
+    check_can_write,
+    check_options,
+    load_trained,
+    places_of,
+    sampling_in_evaluation,
+)
 from pipeline.training.record import Pinned, Started, read_started
 from pipeline.training.status import read_metrics, training_statuses
 from pipeline.training.trackers.about import OTHERS, Attachment, about
@@ -122,17 +129,19 @@ def evaluate(
 
     Raises:
         ConfigError: for options that are not possible, before anything long begins.
+        StorageError: if the folder of a model cannot be written, before anything is computed.
     """
     wanted = metrics_of(options.metrics, options.language_model)
     if options.split not in SPLITS:
         raise ConfigError(f"--split {options.split}: there is no such split; splits are {', '.join(SPLITS)}")
     card = load_language_card(options.language_model) if options.language_model else None
+    places = places_of(corpus, options.models)
+    check_can_write(places)
     index = find_index()
     if options.left_out is None:  # else it is a comparison, whose trainings have compared them
         check_or_say(console, corpus, index, HELD_OUT_READS)
     device = find_device()
     trained: list[Trained] = []
-    places = places_of(corpus, options.models)
     for place in places:
         with _noted(console, options):
             trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))

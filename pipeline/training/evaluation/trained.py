@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, StorageError
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import TEXT, standalone
+from pipeline.storage.remote import is_remote
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.table import SweptValue
 from pipeline.training.model_file import ModelHeader, load_model
 from pipeline.training.record import RECORD, Started, located, read_started
-from pipeline.training.status import training_statuses
+from pipeline.training.status import EVALUATION, training_statuses
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.model import Lcm, Sampling, paper_sampling
@@ -63,6 +66,22 @@ def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
         one if "/" in one else shipped[one] if one in shipped and one not in here else f"{base}/train/{one}"
         for one in dict.fromkeys(asked or here)
     ]
+
+
+def check_can_write(places: Sequence[str]) -> None:
+    """Raise `StorageError` unless this user may write `evaluation/` beside the models; stores elsewhere are not asked,
+    and models that ship with the package get no table.
+    """
+    for place in places:
+        if is_remote(place) or place in trained_lcms().values():
+            continue
+        wanted = Path(place.removeprefix("file://"), EVALUATION).absolute()
+        folder = next(one for one in (wanted, *wanted.parents) if one.exists())
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{folder} cannot be written, and the table of an evaluation goes to {wanted}: let this user write "
+                "there, or copy the folder of the model and give the copy: --models ./COPY"
+            )
 
 
 def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> None:
