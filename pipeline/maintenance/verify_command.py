@@ -18,12 +18,15 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, number, size
+from pipeline.base.messages import warn
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
+from pipeline.maintenance.made_with import indexes_of, models_of
 from pipeline.maintenance.records import Finding, Without, check_records, repair
 from pipeline.maintenance.verify import check, check_sample, total_bytes
 from pipeline.storage.store import Store
+from pipeline.training.status import FOLDER as TRAININGS
 
 LIKE = 1 - 1e-5  # cosine
 EXACT = ("documents", "sentences", "status")  # these never differ, whatever device computed
@@ -108,6 +111,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
         found = _check_rows(console, store, () if mend else [one.path for one in wrong])
         repaired += [repair(store, found)] if found and mend else []
         wrong = [*wrong, *found]
+    _say_foreign_models(console, store)
     if wrong and mend:
         _say_repaired(console, repaired)
     elif wrong:
@@ -166,6 +170,18 @@ def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list
             f"Everything agrees with the receipts: {number(corpus.rows)} sentences, {files}.", highlight=False
         )
     return found
+
+
+def _say_foreign_models(console: Console, store: Store) -> None:
+    """Say which models were trained on an index that is not here; that is no mistake, for an index may be deleted."""
+    if not store.folders(TRAININGS):
+        return
+    known = set(indexes_of(store))
+    for run, pinned in models_of(store):
+        if lacking := sorted(set(pinned or ()) - known):
+            what = f"{run} was trained on an index that this corpus does not have: {', '.join(lacking)}"
+            todo = "if the training was copied from another corpus, move it back; if the index was deleted, restore it"
+            warn(console, f"{what}; {todo}")
 
 
 def _say(console: Console, wrong: Sequence[Finding]) -> None:

@@ -21,6 +21,7 @@ from launchers.launch import launch
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
+from pipeline.config.train import TrainSettings
 from pipeline.corpus.fits import fitted_scaler
 from pipeline.corpus.runs import RunRecord, newest_view
 from pipeline.maintenance.gc import garbage
@@ -32,6 +33,7 @@ from pipeline.run.run import run as run_corpus
 from pipeline.storage import layout
 from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
+from pipeline.training.record import Pinned, PinnedIndex, Started, write_started
 from stages.arrow import embedding_array, embedding_matrix
 from stages.device import compute_dtype
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_config, write_jsonl
@@ -160,6 +162,21 @@ def test_a_refit_that_was_killed_does_not_make_the_fit_of_another_corpus_its_own
     assert newest_view(out).fit_contents == made.fit_contents
     with pytest.raises(CorpusError, match="not the scaler that the newest run used"):
         run(path)
+
+
+def test_a_training_of_another_corpus_is_told(corpus: Path) -> None:
+    """It is no mistake: a training of this corpus whose index was deleted looks the same."""
+    fit = {"path": "", "digest": "", "content": "", "record": ""}
+    of_another = PinnedIndex(url="", digest="0123456789ab" + "0" * 20, weight=1.0)
+    elsewhere = PinnedIndex(url="/elsewhere", digest="f" * 32, weight=1.0)
+    pinned = Pinned(
+        card={}, settings={}, select=None, indexes=[of_another, elsewhere], encoder="", dim=64, scaler=fit,
+        codebooks=None,
+    )  # fmt: skip
+    write_started(Store(str(corpus / "out")), "train/m", Started(pinned=pinned, settings=TrainSettings(steps=7)))
+    fine, shown = verified(corpus)
+    told = "train/m was trained on an index that this corpus does not have: 0123456789ab; if the training was copied"
+    assert fine and told in shown and "ffff" not in shown
 
 
 def test_a_view_of_an_earlier_version_does_not_say_which_fits_it_used(corpus: Path) -> None:
