@@ -1,7 +1,7 @@
 """Checks the folders of trainings, train/NAME, against their own records.
 
 A checkpoint is complete if its files have the digests of its marker; a model and a scaler if they have those of
-model.json and run.json. A damaged training is reported, and the others are checked all the same.
+model.json and run.json. A damaged training is reported, and the others are checked all the same. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
-from pipeline.training import checkpoint
+from pipeline.training import checkpoint_markers
 from pipeline.training.data.index import damage, read_index
-from pipeline.training.model_file import model_header
+from pipeline.training.model_header import model_header
 from pipeline.training.record import BROKEN, RECORD, Started, read_started, write_started
 from pipeline.training.status import (
     CHECKPOINTS,
@@ -63,7 +63,7 @@ def check_trainings(store: Store) -> Iterator[Finding]:
 
 def _check(store: Store, run: str) -> Iterator[Finding]:
     whole = 0
-    for path in checkpoint.marker_paths(store, run):
+    for path in checkpoint_markers.marker_paths(store, run):
         wrong = list(_checkpoint(store, path))
         whole += not wrong
         yield from wrong
@@ -85,11 +85,11 @@ def _check(store: Store, run: str) -> Iterator[Finding]:
 
 def _checkpoint(store: Store, path: str) -> Iterator[Finding]:
     try:
-        marker = checkpoint.read_marker(store, path)
+        marker = checkpoint_markers.read_marker(store, path)
     except CorpusError as error:
         yield Finding(path, str(error), path)
         return
-    for file, what in checkpoint.damage(store, marker):
+    for file, what in checkpoint_markers.damage(store, marker):
         yield Finding(file, what, path)
 
 

@@ -28,6 +28,7 @@ from pipeline.corpus.receipts import DataFile, Receipt, read_chunk_receipt, read
 from pipeline.corpus.states import ChunkState, PartState, States, read_state
 from pipeline.inputs.column_types import is_kept_type
 from pipeline.maintenance.records import RECEIPT, Finding
+from pipeline.maintenance.trainings import check_indexes, check_trainings
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.status import FOLDER as TRAININGS
@@ -138,8 +139,6 @@ def _fit(corpus: Corpus, name: str) -> list[Finding]:
 def _trainings(corpus: Corpus) -> Iterable[Finding]:
     if not corpus.store.folders(TRAININGS):
         return ()
-    from pipeline.maintenance.trainings import check_indexes, check_trainings  # torch
-
     return [*check_indexes(corpus), *check_trainings(corpus.store)]
 
 

@@ -13,7 +13,6 @@ folder beside it, and the digest of every file that is read. Cost: 12 bytes per 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import secrets
 import warnings
@@ -24,131 +23,20 @@ import fsspec
 import torch
 import torch.distributed as dist
 from fsspec.implementations.local import LocalFileSystem
-from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_shares
 from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError
-from pipeline.corpus.fingerprint import content_digest
-from pipeline.storage.records import said_of
-from pipeline.storage.store import Store, is_unfinished, named
+from pipeline.base.errors import CorpusError
+from pipeline.storage.store import Store, is_unfinished
+from pipeline.training.checkpoint_markers import Marker, marker_paths, markers, name_of
 from pipeline.training.distributed import Processes
-from pipeline.training.shares import PLAN, SHARE, ShareReader, ShareWriter
-from pipeline.training.status import CHECKPOINTS, FILES, FOLDERS, MARKER
+from pipeline.training.shares import ShareReader, ShareWriter
+from pipeline.training.status import CHECKPOINTS, FILES, FOLDERS
 
 _OURS = re.compile(r"step-[0-9]{8,}\.[0-9a-f]{6}")
-_OLDER = {"step", "folder", "pinned", "processes", "torch"}  # fields of markers of checkpoints with pickles
-
-
-class Marker(BaseModel):
-    """The file that makes a checkpoint valid. `pinned`: digest of what the training is pinned to."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    step: int  # number of optimizer steps done
-    folder: str  # folder of the shares, in the corpus
-    pinned: str
-    processes: int
-    torch: str
-    files: dict[str, str]  # name in the folder → digest
-
-
-def name_of(step: int) -> str:
-    """Return `step-00000100`: names sort as steps do."""
-    return f"step-{step:08d}"
-
-
-def markers(store: Store, run: str) -> list[Marker]:
-    """Return the complete checkpoints of a training, the oldest first. Raises `CorpusError` for a damaged marker."""
-    return sorted((read_marker(store, path) for path in marker_paths(store, run)), key=lambda marker: marker.step)
-
-
-def marker_paths(store: Store, run: str) -> list[str]:
-    """Return the paths of a training's markers, whatever they contain."""
-    folder = f"{run}/{CHECKPOINTS}/"
-    return [path for path in store.find(f"{run}/{CHECKPOINTS}", "step-") if MARKER.fullmatch(path.removeprefix(folder))]
-
-
-def read_marker(store: Store, path: str) -> Marker:
-    """Read a marker. Raises `CorpusError` if it is damaged, of an older version, or names what is not its own."""
-    where, folder = f"{store.url}/{path}", path.rpartition("/")[0]
-    remedy = "delete it to go on from the checkpoint before it, or start over with --fresh"
-    data = store.read(path)
-    try:
-        marker = Marker.model_validate_json(data)
-    except ValidationError as error:
-        if _is_older(data):
-            raise CorpusError(
-                f"{where} is a checkpoint of an earlier version of this program, whose files can run code when they "
-                "are read, so they are not: end that training with the version that began it, or start over with "
-                "--fresh"
-            ) from error
-        raise CorpusError(f"{where} is damaged ({said_of(error)}); {remedy}") from error
-    if path != f"{folder}/{name_of(marker.step)}.json":
-        raise CorpusError(f"{where} is damaged: it says that it is of step {marker.step}; {remedy}")
-    named(marker.folder, folder, rf"{name_of(marker.step)}\.[0-9a-f]{{6}}", by=where, remedy=remedy)
-    for file in marker.files:
-        named(f"{marker.folder}/{file}", marker.folder, rf"{SHARE.pattern}|{re.escape(PLAN)}", by=where, remedy=remedy)
-    return marker
-
-
-def check_is_of(store: Store, run: str, marker: Marker, pinned: str, steps: int) -> None:
-    """Check that a checkpoint is one of this training.
-
-    Args:
-        store: the corpus.
-        run: the folder of the training.
-        marker: the checkpoint to go on from.
-        pinned: the digest of what the training is pinned to.
-        steps: how many steps the training has.
-
-    Raises:
-        CorpusError: if it is one of another training, or its marker was changed.
-    """
-    if marker.pinned == pinned and marker.step <= steps:
-        return
-    folder = f"{run}/{CHECKPOINTS}"
-    where = f"{store.url}/{folder}/{name_of(marker.step)}.json"
-    ours = [one.step for one in markers(store, run) if one.pinned == pinned and one.step < marker.step]
-    if marker.pinned == pinned:
-        before = f"to go on from step {ours[-1]}" if ours else "to begin again"
-        raise CorpusError(
-            f"{where} is damaged: it says that {marker.step} steps are done, but {run} has {steps}; delete it "
-            f"{before}, or start over with --fresh"
-        )
-    differ = (at for at, (one, other) in enumerate(zip(marker.pinned, pinned, strict=False)) if one != other)
-    shown = max(12, next(differ, len(pinned)) + 1)
-    remedy = f"delete it to go on from step {ours[-1]}" if ours else f"delete the content of {folder}"
-    raise CorpusError(
-        f"{where} is a checkpoint of another training, or was changed (pinned {marker.pinned[:shown]}, {run} "
-        f"is {pinned[:shown]}): {remedy}, or start over with --fresh"
-    )
-
-
-def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
-    """Yield files of a checkpoint that differ from its marker: (path, what is wrong). Reads all of them."""
-    for name, digest in marker.files.items():
-        path = f"{marker.folder}/{name}"
-        try:
-            found = content_digest(store.read(path))
-        except MissingError:
-            yield path, "is missing, though a marker vouches for it"
-            continue
-        except DamagedError as error:  # no file at all
-            yield path, f"{error.what}; {error.remedy}"
-            continue
-        if found != digest:
-            yield path, f"has the digest {found[:8]}…, its marker says {digest[:8]}…"
-
-
-def _is_older(data: bytes) -> bool:
-    with contextlib.suppress(ValueError, RecursionError):
-        value = json.loads(data)
-        return isinstance(value, dict) and value.keys() == _OLDER
-    return False
 
 
 def interrupted(store: Store, run: str) -> list[str]:

@@ -18,23 +18,23 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import size
 from pipeline.config.frozen import FitRef
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import read_artifact
-from pipeline.corpus.standalone import REMEDY as EXPORTED
 from pipeline.corpus.standalone import TEXT
-from pipeline.storage.records import read_json, said_of, sealed
+from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.checkpoint_markers import damage
 from pipeline.training.distributed import WrappedModel
+from pipeline.training.model_header import ModelHeader, model_header, newest, remedy_for
 from pipeline.training.record import BROKEN, RECORD, Pinned, located, read_started
-from pipeline.training.status import MODEL, SCALER, WEIGHTS, training_statuses
+from pipeline.training.status import MODEL, SCALER, WEIGHTS
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
@@ -43,29 +43,6 @@ from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
 
 CODEBOOKS = "codebooks.safetensors"
-VERSION = 1
-
-
-class ModelHeader(BaseModel):
-    """The description of a trained model. `weights`: digest of their file, "" before the end of the training.
-
-    `scaler`: digest of its file, "" in models of earlier versions.
-    """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-    version: int = VERSION
-    steps: int
-    pinned: Pinned
-    weights: str = ""
-    scaler: str = ""
-    validation: float | None = None  # loss on the validation split at the end
-    torch: str = torch.__version__
-
-    @property
-    def card(self) -> LcmCard:
-        """The model's architecture."""
-        return LcmCard.model_validate_json(json.dumps(self.pinned.card))
 
 
 def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: ModelHeader) -> None:
@@ -142,71 +119,15 @@ def check_initial(store: Store, run: str) -> None:
     if store.exists(f"{run}/{MODEL}"):
         _check_files(store, run, model_header(store, run))
         return
-    for path, what in checkpoint.damage(store, newest(store, run)):
+    for path, what in damage(store, newest(store, run)):
         raise CorpusError(f"{store.url}/{path} {what}; restore it, or begin with other weights (train.init_from)")
 
 
 def _changed(store: Store, run: str, path: str, again: str = _FROM_CHECKPOINT) -> CorpusError:
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
-        f"{_remedy(store, run, again)}"
+        f"{remedy_for(store, run, again)}"
     )
-
-
-def _remedy(store: Store, run: str, again: str) -> str:
-    """Return how a damaged file is made again; a model without its corpus is exported."""
-    return EXPORTED if store.exists(f"{run}/{TEXT}") else again
-
-
-def model_header(
-    store: Store,
-    run: str,
-    again: str = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it",
-) -> ModelHeader:
-    """Return the description of a model; before the end of the training, that of its newest checkpoint.
-
-    Args:
-        store: the corpus.
-        run: the folder of the training.
-        again: what to do so that a damaged one is made again.
-
-    Returns:
-        The description.
-
-    Raises:
-        CorpusError: if there is none, or it is damaged.
-    """
-    if store.exists(f"{run}/{MODEL}"):
-        return _with_card(
-            read_json(store, f"{run}/{MODEL}", ModelHeader, _remedy(store, run, again)), store, run, MODEL
-        )
-    steps, started = newest(store, run).step, read_started(store, run)
-    about = ModelHeader(steps=steps, pinned=started.pinned, scaler=started.scaler)
-    return _with_card(about, store, run, RECORD)
-
-
-def _with_card(about: ModelHeader, store: Store, run: str, path: str) -> ModelHeader:
-    """Return a description whose card is one. Raises `DamagedError` if it is not."""
-    try:
-        assert about.card
-    except ValueError as error:
-        where = f"{store.url}/{run}/{path}"
-        raise DamagedError(where, f"card: {said_of(error)}", _remedy(store, run, "train the model again")) from error
-    return about
-
-
-def newest(store: Store, run: str) -> checkpoint.Marker:
-    """Return the newest checkpoint. Raises `CorpusError` if there is none."""
-    there = checkpoint.markers(store, run)
-    if not there and store.exists(f"{run}/{TEXT}"):
-        raise CorpusError(f"{store.url}/{run}/{MODEL} is missing; restore it, or {EXPORTED}")
-    if not there:
-        have = [one.run for one in training_statuses(store) if one.holds_model]
-        raise CorpusError(
-            f"{store.url}/{run} holds no trained model; those of this corpus: {', '.join(have) or 'none'}; train one: "
-            "pipeline train corpus.yaml (a model that lies elsewhere is named with its folder, such as ./NAME)"
-        )
-    return there[-1]
 
 
 def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
@@ -293,7 +214,7 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
         CorpusError: if the file is damaged.
     """
     path = f"{run}/{SCALER}"
-    remedy = _remedy(store, run, "delete it and run pipeline train, which writes it again, or restore it")
+    remedy = remedy_for(store, run, "delete it and run pipeline train, which writes it again, or restore it")
     if not store.exists(path):
         raise CorpusError(f"{store.url}/{path} is missing; {remedy}")
     data = store.read(path)

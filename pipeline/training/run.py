@@ -30,6 +30,7 @@ from pipeline.select.command import unfinished
 from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.checkpoint_markers import markers
 from pipeline.training.data.checks import check_columns, check_files, check_mix, check_or_say, texts_in_train
 from pipeline.training.data.index import (
     Index,
@@ -192,7 +193,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     """
     settings, corpus = settings_of(config), Corpus(config.output)
     run, store = settings.folder, corpus.store
-    begins = fresh or not (checkpoint.markers(store, run) or store.exists(f"{run}/{MODEL}"))
+    begins = fresh or not (markers(store, run) or store.exists(f"{run}/{MODEL}"))
     check_own_folder(config)
     _check_section(config, begins)
     card = settings.card
@@ -384,7 +385,8 @@ def _scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str =
     Raises `ConfigError` if these do not fit, `CorpusError` if they are damaged, or the scaler is not the wanted one.
     """
     if settings.init_from:
-        from pipeline.training.model_file import check_initial, model_header  # torch
+        from pipeline.training.model_file import check_initial  # torch
+        from pipeline.training.model_header import model_header
 
         there, run = located(settings.init_from)
         check_weights(settings.init_from, model_header(there, run).pinned, pinned.weights_are_for)

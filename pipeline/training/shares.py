@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -37,9 +36,8 @@ from torch.futures import Future
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage.store import Store
+from pipeline.training.checkpoint_markers import PLAN
 
-PLAN = "plan.json"
-SHARE = re.compile(r"[0-9]{5}-[0-9]{4}\.safetensors")
 FILE_BYTES = 1 << 29
 Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 

@@ -28,19 +28,20 @@ from pipeline.storage.remote import AwayError
 from pipeline.storage.retry import be_patient, give_up_soon
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.checkpoint_markers import Marker, check_is_of, markers
 from pipeline.training.data.index import read_index
 from pipeline.training.data.loader import Loader, TrainingSource, buffer_sentences_of, share_of_files
 from pipeline.training.distributed import Processes, joined, parallel
 from pipeline.training.log import Log
 from pipeline.training.loop import Loop
 from pipeline.training.model_file import (
-    ModelHeader,
     codebooks_of,
     load_model,
     made_if_it_fits,
     read_scaler,
     save_model,
 )
+from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import Started, places_of_indexes, read_started
 from pipeline.training.status import MODEL, record_failure
 from pipeline.training.step import Stepper, adamw, seed_of
@@ -68,7 +69,7 @@ class TrainingProgress:
 
 def progress(store: Store, run: str) -> TrainingProgress:
     """Return how far a training is, by what is on disk."""
-    there = checkpoint.markers(store, run)
+    there = markers(store, run)
     steps = read_started(store, run).settings.steps
     return TrainingProgress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
 
@@ -143,17 +144,17 @@ class _Work:
         if done == self.settings.steps:
             self._write_model(losses, validation)
 
-    def newest(self) -> checkpoint.Marker | None:
+    def newest(self) -> Marker | None:
         """Return the checkpoint to resume from, as the first process sees it, because caches of NFS may differ.
 
         Raises `CorpusError` if it is one of another training.
         """
-        there = checkpoint.markers(self.store, self.run) if self.processes.first else []
+        there = markers(self.store, self.run) if self.processes.first else []
         said = self.processes.told(there[-1].model_dump_json() if there else "")[0]
         if not said:
             return None
-        marker = checkpoint.Marker.model_validate_json(said)
-        checkpoint.check_is_of(self.store, self.run, marker, self.record.pinned.digest, self.settings.steps)
+        marker = Marker.model_validate_json(said)
+        check_is_of(self.store, self.run, marker, self.record.pinned.digest, self.settings.steps)
         return marker
 
     def say_who_reads(self, lanes: int) -> None:
@@ -264,7 +265,11 @@ class _Work:
         if self.processes.first:
             own = {key.removeprefix("model."): one for key, one in weights.items() if isinstance(one, torch.Tensor)}
             about = ModelHeader(
-                steps=self.settings.steps, pinned=self.record.pinned, scaler=self.record.scaler, validation=validation
+                steps=self.settings.steps,
+                pinned=self.record.pinned,
+                scaler=self.record.scaler,
+                validation=validation,
+                torch=torch.__version__,
             )
             save_model(self.store, self.run, own, about)
 

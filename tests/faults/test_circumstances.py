@@ -18,7 +18,7 @@ import yaml
 
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
-from pipeline.training.checkpoint import markers
+from pipeline.training.checkpoint_markers import markers
 from pipeline.training.status import read_metrics
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import PIPELINE, pipeline, said

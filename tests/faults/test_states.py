@@ -23,7 +23,8 @@ import yaml
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.exports import exports_of
 from pipeline.storage.store import Store
-from pipeline.training.checkpoint import interrupted, markers
+from pipeline.training.checkpoint import interrupted
+from pipeline.training.checkpoint_markers import markers
 from pipeline.training.model_file import load_model
 from pipeline.training.status import read_metrics
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from configparser import ConfigParser
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import Corpus
 from pipeline.base.extras import BY_NAME, FOR, PACKAGES, missing_extras, missing_package
 from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
+from tests.support import trainings
 from tests.support.corpora import made_once, make_corpus
 
 # Python takes a module that is None for one that is not installed.
@@ -75,6 +78,28 @@ def test_readers_work_and_a_run_says_what_to_install(tmp_path: Path, tmp_path_fa
     assert doctor[0] == 1
     assert browse[0] == 2 and "pip install 'sonar-pipeline[browse]'" in browse[1]
     assert hub[0] == 2 and "pip install 'sonar-pipeline[report,hub]'" in hub[1] and not (tmp_path / "hub").exists()
+
+
+def test_a_corpus_with_an_index_and_a_model_is_kept_in_order(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    config = made_once(tmp_path_factory, "trainings", trainings.make_corpus) / "corpus.yaml"
+    trainings.trained(config, "m", steps=2, checkpoint_every=1, evaluate_sentences=0)
+    corpus = config.parent / "out"
+    damaged = tmp_path / "damaged"
+    shutil.copytree(corpus, damaged)
+    (share, *_) = damaged.glob("train/m/checkpoints/*/*.safetensors")
+    share.write_bytes(b"other")
+    (tmp_path / "ids.txt").write_text(Corpus(str(corpus)).documents(0)["doc_id"][0].as_py() + "\n")
+    verify, gc, purge, wrong = without_extras(
+        [
+            ["verify", str(corpus)], ["gc", str(corpus)],
+            ["purge", str(corpus), "--ids", str(tmp_path / "ids.txt"), "--dry-run"], ["verify", str(damaged)],
+        ]
+    )  # fmt: skip
+    assert verify[0] == gc[0] == purge[0] == 0, (verify, gc, purge)
+    assert "train/m" in purge[1]
+    assert wrong[0] == 1 and share.name in wrong[1]
 
 
 def test_extras_are_those_of_the_package() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.store import Store
-from pipeline.training.checkpoint import markers
+from pipeline.training.checkpoint_markers import markers
 from pipeline.training.model_file import check_model
 from pipeline.training.record import Pinned, differences, read_started
 from pipeline.training.status import MODEL, RECORD

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pipeline.corpus.part_reader import PartReader
 from pipeline.training.data.row_range_files import BREAK, PLAN, Records, concatenated_ranges
 from stages.arrow import changes, embedding_matrix
-from stages.lcm.plans import headlines
+from stages.lcm.headlines import headlines
 
 Ints = npt.NDArray[np.int64]
 _ONE_AT_A_TIME = threading.Lock()  # parts are looked at by several threads

@@ -23,7 +23,8 @@ from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.evaluation.table import TITLES
 from pipeline.training.evaluation.text_codec import TextCodec
-from pipeline.training.model_file import CODEBOOKS, ModelHeader, codebooks_bytes, load_model
+from pipeline.training.model_file import CODEBOOKS, codebooks_bytes, load_model
+from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import RECORD, located, read_started
 from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
 from stages.lcm.card import trained_lcms

@@ -23,7 +23,7 @@ from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
 from pipeline.training.evaluation.trained import Trained
-from pipeline.training.model_file import model_header
+from pipeline.training.model_header import model_header
 from pipeline.training.record import Pinned, located, places_of_indexes, read_started
 
 COLUMNS = ["text_hash", "split"]

@@ -16,7 +16,8 @@ from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.storage.remote import is_remote
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.table import SweptValue
-from pipeline.training.model_file import ModelHeader, load_model
+from pipeline.training.model_file import load_model
+from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import RECORD, Started, located, read_started
 from pipeline.training.status import EVALUATION, training_statuses
 from pipeline.training.tokens import tokenizer_card

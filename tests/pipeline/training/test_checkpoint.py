@@ -18,6 +18,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.checkpoint_markers import _OLDER, damage, markers
 from tests.support.cli import pipeline, said
 from tests.support.trainings import ALONE, TRAIN, batch, make_corpus, stepper
 
@@ -29,10 +30,10 @@ def test_on_an_object_store(bucket: str) -> None:
     for step in range(3):
         first.step(step, [(step, batch(5, 3, seed=step))])
         checkpoint.save(store, RUN, step + 1, "pinned", first.losses, first.optimizer, ALONE, keep=2)
-    assert [marker.step for marker in checkpoint.markers(store, RUN)] == [2, 3]
-    newest = checkpoint.markers(store, RUN)[-1]
+    assert [marker.step for marker in markers(store, RUN)] == [2, 3]
+    newest = markers(store, RUN)[-1]
     assert {path.rpartition("/")[0] for path in store.find(f"{RUN}/checkpoints") if path.count("/") > 3} == {
-        marker.folder for marker in checkpoint.markers(store, RUN)
+        marker.folder for marker in markers(store, RUN)
     }
     second = stepper()
     checkpoint.load(store, newest, second.losses, second.optimizer, one=True)
@@ -54,8 +55,8 @@ def test_tensors_of_many_files_come_back(tmp_path: Path, monkeypatch: pytest.Mon
     store, first, second = Store(str(tmp_path)), stepper(), stepper()
     first.step(0, [(0, batch(5, 3, seed=0))])
     checkpoint.save(store, RUN, 1, "pinned", first.losses, first.optimizer, ALONE, keep=2)
-    (marker,) = checkpoint.markers(store, RUN)
-    assert len(marker.files) > 10 and not list(checkpoint.damage(store, marker))
+    (marker,) = markers(store, RUN)
+    assert len(marker.files) > 10 and not list(damage(store, marker))
     checkpoint.load(store, marker, second.losses, second.optimizer, one=True)
     for mine, theirs in zip(first.losses.parameters(), second.losses.parameters(), strict=True):
         assert torch.equal(mine, theirs)
@@ -182,7 +183,7 @@ def test_nothing_of_a_checkpoint_is_unpickled(stopped: Path, tmp_path: Path, com
         one.write_bytes(poison)
     for step in (2, 4):
         if marker_of(stopped, step).exists() and older:
-            kept = {key: json.loads(marker_of(stopped, step).read_text())[key] for key in checkpoint._OLDER}
+            kept = {key: json.loads(marker_of(stopped, step).read_text())[key] for key in _OLDER}
             marker_of(stopped, step).write_text(json.dumps(kept))
     (tmp_path / "prompt.txt").write_text("A sentence.")
     config = stopped.parents[2] / "corpus.yaml"

@@ -29,6 +29,7 @@ from pipeline.maintenance.verify import check
 from pipeline.monitor.trainings import show_trainings
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
+from pipeline.training.checkpoint_markers import Marker, markers
 from pipeline.training.data.loader import share_of_files
 from pipeline.training.distributed import Processes
 from pipeline.training.evaluation.evaluate import evaluate_trained
@@ -99,7 +100,7 @@ def test_stopped_in_mid_epoch_goes_on_bit_for_bit(corpus: Path, monkeypatch: pyt
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(checkpoint, "save", asked_to_stop)
         trained(corpus, "stopped", **settings, checkpoint_every=5)
-    done = checkpoint.markers(Store(str(corpus.parent / "out")), "train/stopped")[-1].step
+    done = markers(Store(str(corpus.parent / "out")), "train/stopped")[-1].step
     assert 5 <= done <= 10
     assert f"resuming from step {done} of 30" in trained(corpus, "stopped", **settings)
     whole, stopped = steps_of(corpus, "whole"), steps_of(corpus, "stopped")
@@ -140,9 +141,9 @@ def test_processes_that_are_started_again_remove_what_was_interrupted(corpus: Pa
 def test_all_processes_go_on_from_the_checkpoint_that_the_first_sees(corpus: Path) -> None:
     trained(corpus, "seen", checkpoint_every=3)
     store = Store(str(corpus.parent / "out"))
-    there, record = checkpoint.markers(store, "train/seen"), read_started(store, "train/seen")
+    there, record = markers(store, "train/seen"), read_started(store, "train/seen")
 
-    def newest(processes: Processes) -> checkpoint.Marker | None:
+    def newest(processes: Processes) -> Marker | None:
         return _Work(Console(), store, "train/seen", record, processes).newest()
 
     first = OneOfTwo(0)

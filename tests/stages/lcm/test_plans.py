@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.lcm import plans
 from stages.lcm.baselines import Truth
 from stages.lcm.batch import Batch
 from stages.lcm.generate import continue_documents
+from stages.lcm.headlines import headlines
 from stages.lcm.model import Lcm, Sampling
-from stages.lcm.plans import BreakCounts, PlanningPredictor, headlines, planned, planned_lengths
+from stages.lcm.plans import BreakCounts, PlanningPredictor, planned, planned_lengths
 from tests.stages.lcm import models
 
 DIM = 16
@@ -25,23 +25,6 @@ def batch(seed: int = 0) -> Batch:
     return Batch(
         embeddings, torch.tensor(LENGTHS), torch.ones(len(embeddings)), paragraphs=torch.tensor(PARAGRAPHS).int()
     )
-
-
-@pytest.mark.parametrize("size", [2, 5, 1024])
-def test_the_headline_is_nearest_to_the_mean_and_the_first_of_equal_ones(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plans, "SLICE", size)
-    random = np.random.default_rng(0)
-    x = random.normal(size=(40, DIM)).astype(np.float16)
-    x[7] = x[6]
-    starts = np.asarray([0, 1, 3, 6, 8, 20])
-    found = headlines(x, starts)
-    for start, end, one in zip(starts, [*starts[1:], 40], found, strict=True):
-        paragraph = x[start:end].astype(np.float64)
-        distances = [float(((row - paragraph.mean(0)) ** 2).sum()) for row in paragraph]
-        assert one == start + int(np.argmin(distances))
-    assert found[3] == 6 and found[0] == 0
 
 
 def plain(some: Batch, end: Tensor) -> list[tuple[list[Tensor], list[str]]]:

@@ -12,7 +12,8 @@ from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import fitted_scaler, read_record
 from pipeline.training.data.index import make_index
-from pipeline.training.model_file import ModelHeader, codebooks_of, save_model
+from pipeline.training.model_file import codebooks_of, save_model
+from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import RECORD, Pinned, Started
 from pipeline.training.status import SCALER
 from stages.lcm.build import build
@@ -59,7 +60,7 @@ def write_model(corpus: Corpus, name: str, card: LcmCard, **changes: object) -> 
     torch.manual_seed(1)
     model = build(card, scaler, codebooks_of(corpus.store, pinned))
     data = scaler.to_bytes({})
-    about = ModelHeader(steps=7, pinned=pinned, scaler=content_digest(data))
+    about = ModelHeader(steps=7, pinned=pinned, scaler=content_digest(data), torch=torch.__version__)
     save_model(corpus.store, f"train/{name}", model.state_dict(), about)
     corpus.store.write(f"train/{name}/{SCALER}", data)
     settings = TrainSettings(steps=7, init_from=pinned.settings.get("init_from"))
