@@ -70,7 +70,8 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
             raise
         warn(console, f"no report: {error}")  # the error that stopped the run matters more
     if not complete:
-        raise CorpusError(f"the run failed; details: pipeline logs {plan.config.output}")
+        more = f" (and {counted(len(failures) - 1, 'other failure')})" if len(failures) > 1 else ""
+        raise CorpusError(f"the run failed: {failures[0]}{more}; details: pipeline logs {plan.config.output}")
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
 
 

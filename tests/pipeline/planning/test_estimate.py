@@ -77,6 +77,13 @@ def test_it_is_near_to_what_comes(
     assert found.tokens and abs(sum(tokens.to_pylist()) / found.tokens - 1) < within
 
 
+def test_of_many_tiny_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SAMPLE_FILES", 10)
+    as_text(tmp_path, [{"text": "Hi.\n"}] * 60)
+    found = estimate_of(make_plan(load_config(config_of(tmp_path))))
+    assert (found.documents, found.sentences) == (10, 60)
+
+
 @pytest.mark.parametrize("write", [as_jsonl, as_gzip], ids=lambda one: one.__name__)
 def test_of_a_file_that_is_cut_by_a_limit_only_those_documents_count(
     tmp_path: Path, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
