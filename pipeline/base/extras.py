@@ -16,8 +16,9 @@ PACKAGES = {
     "lance": ("lance",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "lineage": ("openlineage",),
 }
-BY_NAME = ("lance", "wandb", "mlflow")  # extras that [all] leaves out
+BY_NAME = ("lance", "wandb", "mlflow", "lineage")  # extras that [all] leaves out
 FOR = {
     "hub": "uploads to the Hugging Face Hub, and models from there",
     "encode": "segmenting, encoding and scoring",
@@ -29,6 +30,7 @@ FOR = {
     "lance": "Lance datasets",
     "wandb": "trainings in Weights & Biases",
     "mlflow": "trainings in MLflow",
+    "lineage": "OpenLineage events",
 }
 
 

@@ -1,0 +1,123 @@
+"""OpenLineage events of a run, as a service receives them by HTTP and as the client writes them to a file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pipeline import Corpus
+from pipeline.config.load import load_config
+from pipeline.corpus.runs import close_run, newest_folder
+from pipeline.run.lineage import dataset_name, tell_end
+from pipeline.storage.store import Store
+from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline, said
+from tests.support.runs import run
+
+SECRET = "4f1c-key"
+
+
+class Service(HTTPServer):
+    """A service that keeps the events it is sent, with the headers."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Receiver)
+        self.events: list[tuple[str | None, dict[str, Any]]] = []
+
+
+class Receiver(BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.events.append((self.headers["Authorization"], json.loads(body)))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-eng", 3))
+    return write_config(tmp_path, encode=None, autobleu=None, launcher={"kind": "inline"})
+
+
+def test_a_service_is_told_of_beginning_and_end(
+    config: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{service.server_port}")
+    monkeypatch.setenv("OPENLINEAGE_API_KEY", SECRET)
+    done = pipeline("run", config)
+    assert done.returncode == 0 and SECRET not in done.stdout + done.stderr, said(done)
+    (key, start), (_, end) = service.events
+    assert key == f"Bearer {SECRET}" and (start["eventType"], end["eventType"]) == ("START", "COMPLETE")
+    assert start["run"]["runId"] == end["run"]["runId"] and start["job"] == end["job"]
+    assert [one["name"].rpartition("/")[2] for one in start["inputs"]] == ["*.jsonl"]
+    corpus = Corpus(str(config.parent / "out"))
+    (output,) = end["outputs"]
+    assert (output["namespace"], output["name"]) == ("file", str(config.parent / "out"))
+    counts = output["outputFacets"]["outputStatistics"]
+    assert (counts["rowCount"], counts["fileCount"]) == (corpus.rows, len(corpus.parts)) and corpus.rows > 3
+    assert {"text", "doc_id"} <= {one["name"] for one in output["facets"]["schema"]["fields"]}
+    assert not [one for one in sample_documents("libreoffice-eng", 1) if str(one["text"]) in json.dumps(end)]
+
+
+def test_each_run_has_an_id_and_its_end_is_told_with_the_reason(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(tmp_path / "events.jsonl"))
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__APPEND", "true")
+    run(config)
+    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-eng", 4))
+    run(config)
+    store = Store(str(tmp_path / "out"))
+    folder = newest_folder(store)
+    for summary in ({"failures": ["in.jsonl: s3://key:word@bucket/a is away"]}, {"interrupted": True}):
+        close_run(store, folder, {"done": False, **summary})
+        tell_end(Console(), load_config(config), store, folder)
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [one["eventType"] for one in events] == ["START", "COMPLETE", "START", "COMPLETE", "FAIL", "ABORT"]
+    first, second = events[0]["run"]["runId"], events[2]["run"]["runId"]
+    assert [one["run"]["runId"] for one in events] == [first] * 2 + [second] * 4 and first != second
+    told = events[4]["run"]["facets"]["errorMessage"]["message"]
+    assert told == "in.jsonl: s3://bucket/a is away"
+
+
+def test_a_service_that_is_away_costs_a_warning(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", "http://user:word@127.0.0.1:9")
+    done = pipeline("run", config)
+    assert done.returncode == 0, said(done)
+    told = done.stdout + done.stderr
+    assert told.count("The OpenLineage event of this run was not taken") == 2 and "word@" not in told, said(done)
+
+
+def test_nothing_is_sent_where_it_is_switched_off(
+    config: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{service.server_port}")
+    monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
+    assert pipeline("run", config).returncode == 0 and not service.events
+
+
+def test_names_of_datasets() -> None:
+    assert dataset_name("s3://key:word@bucket/a/b/*.jsonl") == ("s3://bucket", "a/b/*.jsonl")
+    assert dataset_name("https://example.org/a.jsonl?sig=abc") == ("https://example.org", "a.jsonl")
+    assert dataset_name("file:///data/mine") == dataset_name("/data/mine") == ("file", "/data/mine")
