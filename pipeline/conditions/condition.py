@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.conditions.tokens import is_plain_name
+
 
 @dataclass(frozen=True)
 class Membership:
@@ -59,8 +61,8 @@ class Clause:
         They are kept by the first, and left out by the second.
         """
         names = [one for one in self.columns if one in nullable and one not in self.null_columns]
-        names = [one if re.fullmatch(r"[^\W\d]\w*", one) else f"`{one}`" for one in names]
-        test = f"({self.text})" if " or " in self.text.lower() else self.text
+        names = [one if is_plain_name(one) else f"`{one}`" for one in names]
+        test = f"({self.text})" if re.search(r"\bor\b", self.text, re.IGNORECASE) else self.text
         keep, leave_out = ([f"{one} {null}" for one in names] for null in ("is null", "is not null"))
         return f"({' or '.join([*keep, test])})", " and ".join([*leave_out, test])
 

@@ -19,8 +19,14 @@ _TOKEN = re.compile(
     |(?P<sign><=|>=|==|!=|<>|[<>=()\[\],])""",
     re.VERBOSE | re.DOTALL,
 )
+_PLAIN = re.compile(r"[^\W\d]\w*")
 EXCERPT = 72  # characters shown of a line with a mistake: it fits a terminal, and the carets stand where they should
 _ESCAPES = {"\\\\": "\\", "\\'": "'", '\\"': '"', "\\n": "\n", "\\t": "\t", "\\r": "\r"}
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a column's name stands in a condition as it is, without backquotes."""
+    return bool(_PLAIN.fullmatch(name)) and name.lower() not in _KEYWORDS | {"true", "false"}
 
 
 class ExpressionError(ConfigError):

@@ -1,9 +1,9 @@
 """Makes Parquet of a table in text, CSV or TSV: `python -m pipeline.inputs.delimited IN.csv OUT.parquet`.
 
-The separator is found in the first line. Spreadsheets put fields with separators, quotation marks or line ends between
-quotation marks, and double those inside; other files with tabs leave quotation marks as they come. A file is taken for
-one of the latter where all of its lines have as many separators, and some quotation mark begins a field that no other
-one ends. All values stay text: 007 is no number, and NA no missing value.
+The first line that is not blank names the columns, and shows the separator. Spreadsheets put fields with separators,
+quotation marks or line ends between quotation marks, and double those inside; other files with tabs, or of one column,
+leave quotation marks as they come. All values stay text: 007 is no number, and NA no missing value. Nothing is guessed
+where rows would be merged or cut: a file that fits neither way is refused, with the line.
 """
 
 from __future__ import annotations
@@ -11,74 +11,108 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import fsspec
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pipeline.base.errors import PipelineError, visible
 from pipeline.base.formats import counted
 from pipeline.inputs.settings import InputError
+from pipeline.inputs.streams import DECODE_ERRORS
 from pipeline.storage.replacing import replacing_file
 
-SEPARATORS = ",;\t|"
-_NONE = "\a"  # separates the fields of a table with one column
-_BLOCK = 64 << 20  # bytes that hold any row
-_NAMES = {_NONE: "one column", "\t": "separated by tabs"}
+ONE_COLUMN = "\a"  # separates the fields of a table with one column
+SEPARATORS = (ONE_COLUMN, ",", ";", "\t", "|")
+INDEX = "index"  # the name of a first column without one: pandas writes row numbers so
+_ROWS = 65_536  # that become Arrow at a time
+_SAID = {ONE_COLUMN: "one column", "\t": "separated by tabs"}
 
 
 def read_delimited(data: bytes) -> tuple[pa.Table, str, bool]:
     """Read a table in UTF-8, or in UTF-16 with a mark.
 
     Returns the table, of text; the separator; and whether fields may stand between quotation marks. Raises
-    `InputError` for another encoding, for rows of different lengths, and for columns without a name of their own.
+    `InputError` for another encoding, for rows of different lengths, for a quotation mark that is never closed, and for
+    columns without a name of their own.
     """
     marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        text = data.decode("utf-16" if marked else "utf-8-sig")
+        text = data.decode("utf-16" if marked else "utf-8-sig").lstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"byte {error.start} is no {error.encoding.upper()}; convert the file to UTF-8 first: iconv -f ENCODING "
-            "-t UTF-8"
+            f"byte {error.start} is no {error.encoding.upper()}; convert the text to UTF-8 first: iconv -f ENCODING -t "
+            "UTF-8 (unpack a compressed file before that)"
         ) from error
-    separator = max(_NONE + SEPARATORS, key=text.partition("\n")[0].count)
-    quoted = not (separator in (_NONE, "\t") and _has_stray_quotes(text, separator))
-    lines = io.StringIO(text, newline="")
+    csv.field_size_limit(sys.maxsize)
+    separator = max(SEPARATORS, key=lambda one: _columns(text, one))
+    quoted = _is_quoted(text, separator)
+    rows = _rows(text, separator, quoted)
+    names = _names(next(rows, []))
+    batches = []
+    while some := list(islice(rows, _ROWS)):
+        columns = zip(*some, strict=True)
+        batches.append(pa.table([pa.array(one, pa.string()) for one in columns], names))
+    empty = pa.table({name: pa.array([], pa.string()) for name in names})
+    return pa.concat_tables([empty, *batches]), separator, quoted
+
+
+def _columns(text: str, separator: str) -> int:
+    """Return how many columns the first line names, if this separates them; 0 where it cannot."""
     try:
-        names = next(
-            csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE), []
-        )
+        return len(next(_rows(text, separator, quoted=True), []))
+    except InputError:
+        return len(text.partition("\n")[0].split(separator)) if separator == "\t" else 0
+
+
+def _is_quoted(text: str, separator: str) -> bool:
+    """Return whether quotation marks enclose fields.
+
+    With tabs they do not if all lines have the same number of tabs, and reading them as marks of fields fails or joins
+    lines. In one column they do not if reading them so fails.
+    """
+    if separator not in (ONE_COLUMN, "\t"):
+        return True
+    try:
+        rows = sum(1 for _ in _rows(text, separator, quoted=True))
+    except InputError:
+        rows = None
+    if separator == ONE_COLUMN:
+        return rows is not None
+    lines = [line for line in text.split("\n") if line.strip("\r")]
+    return rows == len(lines) or len({line.count(separator) for line in lines}) > 1
+
+
+def _rows(text: str, separator: str, quoted: bool) -> Iterator[list[str]]:
+    """Yield the fields of each row that is not blank. Raises `InputError` for one that cannot be read."""
+    lines = io.StringIO(text, newline="")
+    if quoted:
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE)
+    width = None
+    try:
+        for row in reader:
+            width = width or len(row)
+            if row and len(row) != width:
+                raise InputError(f"line {reader.line_num} has {counted(len(row), 'field')}, the first one {width}")
+            if row:
+                yield row
     except csv.Error as error:
-        raise InputError(f"the first line gives no names of columns: {error}") from error
+        raise InputError(f"line {reader.line_num}: {error}") from error
+
+
+def _names(names: list[str]) -> list[str]:
+    if names and not names[0] and INDEX not in names:
+        names = [INDEX, *names[1:]]
+    if not names:
+        raise InputError("there is no line with the names of columns")
     if twice := sorted({visible(one) for one in names if not one or names.count(one) > 1}):
         raise InputError(f"the first line does not name each column once, but has these: {twice}; mend it")
-    try:
-        table = pa.csv.read_csv(
-            io.BytesIO(text.encode()),
-            pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False, column_names=names, skip_rows_after_names=1),
-            pa.csv.ParseOptions(
-                delimiter=separator, quote_char='"' if quoted else False, double_quote=quoted,
-                newlines_in_values=quoted, ignore_empty_lines=separator != _NONE,
-            ),
-            pa.csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
-        )  # fmt: skip
-    except pa.ArrowInvalid as error:
-        raise InputError(str(error)) from error
-    return table, separator, quoted
-
-
-def _has_stray_quotes(text: str, separator: str) -> bool:
-    """Return whether quotation marks at the beginning of fields do not enclose them."""
-    lines = text.rstrip("\r\n").split("\n")
-    if any(one.count(separator) != lines[0].count(separator) for one in lines):
-        return False
-    start = rf'(^|[\n{separator}])"'
-    whole = rf'{start}(?:[^"{separator}]|"")*+"(?=[\r\n{separator}])'
-    return re.search(start, re.sub(whole, "", text + "\n")) is not None
+    return names
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -92,10 +126,10 @@ def main(arguments: Sequence[str]) -> int:
             table, separator, quoted = read_delimited(file.read())
         with replacing_file(target) as out:
             pq.write_table(table, out)
-    except (PipelineError, OSError) as error:
+    except (PipelineError, *DECODE_ERRORS) as error:
         print(f"{source}: {error}", file=sys.stderr)
         return 1
-    how = _NAMES.get(separator, f"separated by {separator}")
+    how = _SAID.get(separator, f"separated by {separator}")
     marks = "" if quoted else ", in which quotation marks are text"
     print(f"{target}: {counted(table.num_rows, 'row')} of {source}, {how}{marks}; columns: {table.column_names}")
     return 0

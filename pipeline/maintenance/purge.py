@@ -98,6 +98,8 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     indexes = sorted(indexes_made_with(corpus, found.files)) if found.files else []
     exports = list(exports_made_with(corpus, found.hits, found.files)) if found.files else []
     path = None if dry_run else _record(corpus, file, ids, found, indexes, exports)  # before anything can fail to print
+    if path and found.files:  # an export may have been recorded meanwhile that did not see the tombstone
+        exports = list(exports_made_with(corpus, found.hits, found.files))
     console.print(
         f"{counted(len(ids), 'id')}: {counted(found.documents, 'document')} of {counted(found.sentences, 'sentence')} "
         f"in {counted(found.parts, 'part')}, {counted(found.quarantined, 'record')} in quarantine; "
@@ -185,7 +187,11 @@ def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> 
 
 def _say_decoder(console: Console, corpus: Corpus, chunks: Collection[str]) -> None:
     """Say that the decoder was fine-tuned on chunks that hold purged documents; it is not changed."""
-    record = record_of(corpus.store, corpus.view, "decoder")
+    try:
+        record = record_of(corpus.store, corpus.view, "decoder")
+    except CorpusError as error:  # the documents are purged all the same
+        console.print(Text(f"the decoder may have been made with them: {error}", style="red"), soft_wrap=True)
+        return
     if record and not set(record.chunks).isdisjoint(chunks):
         again = "pipeline run --refit decoder makes it again without them"
         told = f"made with them, and not changed: {record.path}; {again}"

@@ -102,6 +102,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
     Returns:
         The findings, also those that were repaired.
     """
+    indexes = set(indexes_of(store))  # before one that is damaged is deleted
     wrong = check_records(store, config)
     _say(console, wrong)
     repaired = [repair(store, wrong)] if wrong and mend else []
@@ -111,7 +112,7 @@ def verify_corpus(console: Console, store: Store, mend: bool, config: RunConfig 
         found = _check_rows(console, store, () if mend else [one.path for one in wrong])
         repaired += [repair(store, found)] if found and mend else []
         wrong = [*wrong, *found]
-    _say_foreign_models(console, store)
+    _say_foreign_models(console, store, indexes)
     if wrong and mend:
         _say_repaired(console, repaired)
     elif wrong:
@@ -172,13 +173,12 @@ def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list
     return found
 
 
-def _say_foreign_models(console: Console, store: Store) -> None:
+def _say_foreign_models(console: Console, store: Store, known: Collection[str]) -> None:
     """Say which models were trained on an index that is not here; that is no mistake, for an index may be deleted."""
     if not store.folders(TRAININGS):
         return
-    known = set(indexes_of(store))
     for run, pinned in models_of(store):
-        if lacking := sorted(set(pinned or ()) - known):
+        if lacking := sorted(set(pinned or ()) - set(known)):
             what = f"{run} was trained on an index that this corpus does not have: {', '.join(lacking)}"
             todo = "if the training was copied from another corpus, move it back; if the index was deleted, restore it"
             warn(console, f"{what}; {todo}")

@@ -94,7 +94,7 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         of file in a folder that is left out.
 
     Raises:
-        ConfigError: if a place holds nothing that can be read as documents; it says why of all kinds of files there.
+        ConfigError: if most of what a place holds cannot be read as documents; it says why of all kinds of files there.
     """
     found: list[Draft] = []
     others: list[str] = []
@@ -107,15 +107,16 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         filled = [group for group in groups if group.bytes]
         if filled:  # if none is, `_entry` says so
             empty += [group.pattern for group in groups if not group.bytes]
-        before, reasons = len(found), []
+        reasons, unread = [], 0
         for group in filled or groups:
             try:
                 found.append(_entry(group))
             except ConfigError as error:
                 reasons.append(str(error))
-        if len(found) > before:
+                unread += group.bytes
+        if 2 * unread < sum(group.bytes for group in groups):
             left_out += [f"not read: {visible(reason.removesuffix(LEAVE_OUT))}" for reason in reasons]
-        else:
+        else:  # most of what is there
             refused += reasons
     if refused:
         raise ConfigError("\n".join(refused))
@@ -353,12 +354,12 @@ def _written(
         lines += _input_lines(one, to.parent)
     if empty:
         lines.append(f"# Not read, because all of these files are empty: {', '.join(map(visible, empty))}.")
-    lines += [f"# {one[0].upper()}{one[1:]}." for one in left_out]
+    lines += [f"# {one[0].upper()}{one[1:]}" for one in left_out]
     if others:
         kinds = Counter(Path(file).suffix or file for file in others)
         named = ", ".join(f"{counted(count, 'file')} {visible(kind)}" for kind, count in kinds.most_common(5))
         lines.append(f"# Not read, because their format is not known: {named}.")
-        lines += [f"# {hint}." for hint in _hints(others)]
+        lines += [f"# {hint}" for hint in _hints(others)]
     lines += [
         "",
         f"# {about}{counted(documents, 'document')}: {held_out:.0%} of them for validation and test each.",

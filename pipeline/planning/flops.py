@@ -144,7 +144,7 @@ def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length:
         [length], dim=sonar.dim, layers=sonar.decoder_layers, ffn_dim=sonar.ffn_dim, vocab_size=sonar.vocab_size
     )
     model = writing_flops(card, sonar.dim, prompt, written, assumed.sampling(card))
-    encoded = sentences if card.objective == "sonar-llm" else prompt  # it encodes what it has written, and goes on
+    encoded = max(prompt, sentences - 1) if card.objective == "sonar-llm" else prompt  # it reads what it has written
     return encoded * encoding + model + written * decoding
 
 

@@ -60,7 +60,8 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
         steps = options.assumed.sampling(card).steps
         if card.diffusion is not None and steps > card.diffusion.steps:
             raise ConfigError(
-                f"--steps {steps}: {card.name} has {card.diffusion.steps} timesteps; give at most that many"
+                f"{card.name} has {card.diffusion.steps} timesteps, fewer than {steps} steps of sampling; give --steps "
+                "with at most that many"
             )
     sonar = load_card(options.sonar)
     tokens = [round(value) for value in checked_numbers(options.tokens, "--tokens", 1)]

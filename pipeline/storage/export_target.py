@@ -25,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.replacing import replacing_file
+from pipeline.storage.retry import give_up_soon
 from pipeline.storage.store import Store
 
 CLAIM = "export.lock"
@@ -111,9 +112,13 @@ class ExportTarget:
         self.written[name] = {"bytes": size}
 
     def _delete_written(self, store: Store) -> None:
-        """Delete what this export has written, as far as possible: the error that ended it is the one to report."""
-        for name in self.written:
-            with contextlib.suppress(Exception):
+        """Delete what this export has written, as far as possible: the error that ended it is the one to report.
+
+        A store that does not answer is not asked for one file after the other.
+        """
+        give_up_soon()
+        with contextlib.suppress(Exception):
+            for name in self.written:
                 store.delete(name)
         if self._local:
             below = [Path(folder) for folder, *_ in os.walk(self._path, topdown=False)]

@@ -74,14 +74,15 @@ def check_can_write(places: Sequence[str]) -> None:
     and models that ship with the package get no table.
     """
     for place in places:
-        if is_remote(place) or place in trained_lcms().values():
+        store, run = located(place)
+        if is_remote(store.url) or place in trained_lcms().values():
             continue
-        wanted = Path(place.removeprefix("file://"), EVALUATION).absolute()
-        folder = next(one for one in (wanted, *wanted.parents) if one.exists())
-        if not os.access(folder, os.W_OK | os.X_OK):
+        model = Path(store.url.removeprefix("file://"), run)
+        folder = model / EVALUATION if os.access(model / EVALUATION, os.F_OK) else model
+        if os.access(model, os.F_OK) and not os.access(folder, os.W_OK | os.X_OK):
             raise StorageError(
-                f"{folder} cannot be written, and the table of an evaluation goes to {wanted}: let this user write "
-                "there, or copy the folder of the model and give the copy: --models ./COPY"
+                f"{folder} cannot be written, and the table of an evaluation goes to {model / EVALUATION}: let this "
+                "user write there, or evaluate a copy of the corpus"
             )
 
 

@@ -165,13 +165,15 @@ def test_whole_numbers_are_compared_with_floats_however_large_they_are() -> None
 
 
 def test_rows_with_null_are_kept_or_left_out_by_all_columns_that_may_have_it() -> None:
-    types = {"a b": pa.int64(), "price": pa.float64(), "chars": pa.int32()}
-    nullable = ["a b", "price"]
+    types = {"a b": pa.int64(), "price": pa.float64(), "chars": pa.int32(), "in": pa.int64()}
+    nullable = ["a b", "price", "in"]
     clause = parse("`a b` > price or chars > 3", types).clauses[0]
     keep, leave_out = clause.with_nulls(nullable)
     assert keep == "(`a b` is null or price is null or (`a b` > price or chars > 3))"
     assert leave_out == "`a b` is not null and price is not null and (`a b` > price or chars > 3)"
-    assert not any(parse(one, types).undecided(nullable) for one in (keep, leave_out))
+    lines = parse("`in` > price or\nchars > 3", types).clauses[0].with_nulls(nullable)
+    assert lines[1] == "`in` is not null and price is not null and (`in` > price or\nchars > 3)"
+    assert not any(parse(one, types).undecided(nullable) for one in (keep, leave_out, *lines))
 
 
 def test_clauses_columns_and_what_null_means() -> None:

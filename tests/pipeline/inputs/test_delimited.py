@@ -53,6 +53,12 @@ def test_what_spreadsheets_write(
         ('text\tid\r\n"Well, she began.\t1\r\nFive\u2028here."\t2', ['"Well, she began.', 'Five\u2028here."']),
         ('id\ttext\n1\t"He said ""no""."\n2\t"Two\tor\nthree"\n', ['He said "no".', "Two\tor\nthree"]),
         ('text\n"Hi" he said.\nTwo.\n', ['"Hi" he said.', "Two."]),
+        ('text\tid\n"Well, she began.\t1\nFive here."\t2\nSix.\t3\n', ['"Well, she began.', 'Five here."', "Six."]),
+        ('id\ttext\n1\t"Well,\n\n2\tTwo.\n3\t"Yes\n4\tFour\n', ['"Well,', "Two.", '"Yes', "Four"]),
+        ('\r\nid,text\r\n1,One\r\n\r\n2,"Two, or\n\nthree"\r\n', ["One", "Two, or\n\nthree"]),
+        (",text\n0,One\n", ["One"]),
+        ('"a;b;c",text\n1,One\n', ["One"]),
+        ('"id\nx",text\n1,One\n', ["One"]),
     ],
 )
 def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str, texts: list[str]) -> None:
@@ -62,10 +68,13 @@ def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str,
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (b"id,text\n1,One,two\n2,Three\n", "Expected 2 columns, got 3"),
-        (b"id,text\n1,Stra\xdfe\n", "byte 14 is no UTF-8; convert the file to UTF-8 first"),
+        (b"id,text\n1,One,two\n2,Three\n", "line 2 has 3 fields, the first one 2"),
+        (b'id,text\n1,"abc\n2,def\n', "line 3: unexpected end of data"),
+        (b'id\ttext\n1\t"Well,\n2\tTwo\tmore\n3\t"Yes\n', "line 4: "),
+        (b"id,text\n1,Stra\xdfe\n", "byte 14 is no UTF-8; convert the text to UTF-8 first"),
         (b"text,text\n1,One\n", "does not name each column once, but has these: ['text']"),
-        (b"", "Empty CSV file"),
+        (b"", "there is no line with the names of columns"),
+        (b"\n\n", "there is no line with the names of columns"),
     ],
 )
 def test_what_is_no_table_is_refused_and_nothing_is_written(
@@ -77,6 +86,12 @@ def test_what_is_no_table_is_refused_and_nothing_is_written(
     assert f"{tmp_path / 'a.csv'}: " in said and told in said
     assert main([str(tmp_path / "none.csv"), str(tmp_path / "b.parquet")]) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_compressed_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,text\n1,One\n" * 100)[:30])
+    assert main([str(tmp_path / "a.csv.gz"), str(tmp_path / "b.parquet")]) == 1
+    assert "ended before" in capsys.readouterr().err and not (tmp_path / "b.parquet").exists()
 
 
 def test_the_advice_is_a_command_that_works(tmp_path: Path) -> None:

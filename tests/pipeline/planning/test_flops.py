@@ -44,7 +44,8 @@ def test_sonar_llm_encodes_each_sentence_that_it_has_written() -> None:
     sizes = {"dim": 1024, "ffn_dim": 8192}
     found = reading_flops(card, 1024, 99)
     for sentence in range(100):
-        found += encoder_flops([22], layers=24, **sizes)
+        if sentence < 99:  # the last one is not read again
+            found += encoder_flops([22], layers=24, **sizes)
         if sentence >= 50:
             found += next_flops(card, 1024, sentence, assumed.sampling(card))
             found += decoder_flops([20], layers=24, vocab_size=256206, **sizes)
@@ -81,7 +82,10 @@ def test_the_command(tmp_path: Path) -> None:
         (("--tokens", "0"), "is not between 1 and 1e9"),
         (("--plot", "flops.gif"), "must end in .svg, .png or .pdf"),
         (("--generated", "0"), "give a share above 0"),
-        (("--model", "lcm-two-tower-tiny", "--steps", "101"), "--steps 101: lcm-two-tower-tiny has 100 timesteps"),
+        (
+            ("--model", "lcm-two-tower-tiny", "--steps", "101"),
+            "lcm-two-tower-tiny has 100 timesteps, fewer than 101 steps of sampling; give",
+        ),
         (("--model", "lcm-nothing"), "lcm-nothing"),
         (("--model", "lcm-token-lm-tiny"), "a token language model takes as much as the LLMs"),
     ],

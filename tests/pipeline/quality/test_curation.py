@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline import Corpus
 from pipeline.quality.curation import ALL, LEVELS, REPEATS, Curation, language_differences, measure_curation
 from pipeline.quality.report import curated
+from stages.duplicates.hashing import hash_texts
 from stages.language.settings import LanguageSettings
 from stages.noise.settings import PRESETS
 from tests.conftest import sample_documents, write_config, write_jsonl
@@ -23,14 +25,17 @@ EVIL = "<script>alert(1)</script> <b>Bold</b> & http://example.org/a?b=c and som
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of 5 sources, one has German documents that are stated to be English; one document is there twice."""
+    """Of 5 sources, one has German documents that are stated to be English; one document is there twice, in another
+    spelling.
+    """
     folder = tmp_path_factory.mktemp("curation")
     english, german = (sample_documents(f"libreoffice-{lang}", 8) for lang in ("eng", "deu"))
     write_jsonl(folder / "in/english.jsonl", english)
     write_jsonl(folder / "in/german.jsonl", german)
     write_jsonl(folder / "in/wrong.jsonl", [one | {"id": f"w{one['id']}", "lang": "eng_Latn"} for one in german])
     write_jsonl(folder / "in/x<i>.jsonl", [{"id": "evil", "lang": "eng_Latn", "title": "x", "text": EVIL}])
-    write_jsonl(folder / "in/again.jsonl", [english[0] | {"id": "again"}])
+    again = str(english[0]["text"]).replace("the ", "THE ")
+    write_jsonl(folder / "in/again.jsonl", [english[0] | {"id": "again", "text": again}])
     path = write_config(folder, autobleu=None, language={}, noise={}, duplicates={})
     done = pipeline("run", path)
     assert done.returncode == 0, done
@@ -88,10 +93,13 @@ def test_repeated_sentences(rows: list[dict[str, Any]], found: Curation) -> None
     counts = [row["duplicate_count"] for row in rows]
     assert found.repeats == [sum(low <= one <= (high or one) for one in counts) for low, high in REPEATS]
     most = max(counts)
-    assert most > 1 and found.repeated[0][0] == most
+    shown = list(found.repeated.values())
+    assert most > 1 and shown[0][0] == most
     of = {row["text"]: row["duplicate_count"] for row in rows}
-    assert all(of[text] == count for count, text in found.repeated)
-    assert [count for count, _ in found.repeated] == sorted((count for count, _ in found.repeated), reverse=True)
+    assert all(of[text] == count for count, text in shown)
+    assert [count for count, _ in shown] == sorted((count for count, _ in shown), reverse=True)
+    spellings = [hash_texts(pa.chunked_array([[text]]), "light")[0] for _, text in shown]
+    assert len(set(spellings)) == len(shown)
 
 
 def test_the_report_and_inspect_tell(path: Path) -> None:

@@ -102,7 +102,8 @@ def test_each_run_has_an_id_and_its_end_is_told_with_the_reason(
 
 
 def test_a_service_that_is_away_costs_a_warning(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENLINEAGE_URL", "http://user:word@127.0.0.1:9")
+    for name, value in {"TYPE": "http", "URL": "http://user:word@127.0.0.1:9", "RETRY": '{"total": 0}'}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
     done = pipeline("run", config)
     assert done.returncode == 0, said(done)
     told = done.stdout + done.stderr
