@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(cor
     (model := tmp_path / "m").mkdir()
     options = EvaluateOptions(models=(str(model),))
     model.chmod(0o500)
-    with without_rights_of_root(), pytest.raises(StorageError, match=r"/m cannot be written.* evaluate a copy of the corpus"):
+    with without_rights_of_root(), pytest.raises(StorageError, match=r"/m cannot be written.* evaluate a copy"):
         evaluate(Console(file=io.StringIO()), corpus, options, computes, computes)
 
 
