@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError, CorpusError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.fits import fitted_scaler
@@ -42,7 +42,6 @@ from stages.sonar.networks import SonarTextDecoder
 from stages.sonar.tokenizer import SonarTokenizer
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
 from tests.support.cli import pipeline, said
-from tests.support.rights import without_rights_of_root
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +51,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     for kind, card in CARDS.items():
         write_model(corpus, kind, card)
     return corpus
-
-
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(corpus: Corpus, tmp_path: Path) -> None:
-    def computes() -> Any:
-        raise AssertionError
-
-    (model := tmp_path / "m").mkdir()
-    options = EvaluateOptions(models=(str(model),))
-    model.chmod(0o500)
-    with without_rights_of_root(), pytest.raises(StorageError, match=r"/m cannot be written.* evaluate a copy"):
-        evaluate(Console(file=io.StringIO()), corpus, options, computes, computes)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,36 @@
+"""Models that are evaluated: where their tables go."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from pipeline.base.errors import StorageError
+from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate
+from pipeline.training.evaluation.trained import check_can_write
+from pipeline.training.status import EVALUATION
+from tests.pipeline.training.evaluation.corpora import make_corpus
+from tests.support.rights import without_rights_of_root
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(tmp_path: Path) -> None:
+    def computes() -> Any:
+        raise AssertionError
+
+    corpus = make_corpus(tmp_path, {"validation": 0.3, "test": 0.3})
+    model = tmp_path / "out/train/m"
+    (model / EVALUATION).mkdir(parents=True)
+    options = EvaluateOptions(models=(str(model),))
+    with without_rights_of_root():
+        check_can_write([str(model), str(model.parent / "none"), "s3://bucket/train/m"])
+        for folder in (model / EVALUATION, model):  # the model's own, once it has no tables
+            folder.chmod(0o500)
+            with pytest.raises(StorageError, match=rf"{folder} cannot be written.* evaluate a copy of the corpus"):
+                evaluate(Console(file=io.StringIO()), corpus, options, computes, computes)
+            folder.chmod(0o700)
+            if folder != model:
+                folder.rmdir()
