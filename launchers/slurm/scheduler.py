@@ -25,7 +25,7 @@ from pipeline.coordination.lock import CANCEL
 from pipeline.corpus.runs import SUMMARY, RunRecord, newest_config, newest_view
 from pipeline.run.expected import raise_if_unexpected
 from pipeline.run.finish import finish
-from pipeline.run.lineage import tell_end
+from pipeline.run.lineage import tell
 from pipeline.run.options import ends_with_training
 from pipeline.run.phases import SPEC_FILE, failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
 from pipeline.run.run import plan_run
@@ -75,9 +75,9 @@ def schedule_phase(console: Console, url: str, run: str, number: int, folder: Pa
         if isinstance(error, PipelineError) and not store.exists(f"{run}/{SUMMARY}"):
             record.close({"done": False, "failures": [str(error)]})
             lock.release()
-        tell_end(console, config, store, run)
+        tell(console, config, store, run, ended=True)
         raise
-    tell_end(console, config, store, run)
+    tell(console, config, store, run, ended=True)
 
 
 def _queued(store: Store, here: str, following: str) -> bool:

@@ -162,11 +162,16 @@ def _texts_in_list(seen: RecordSample, column: str) -> TextsInList | None:
     lengths: Counter[str] = Counter()
     for entry in entries:
         for key, value in entry.items() if isinstance(entry, dict) else ():
-            if isinstance(value, str) and (key.lower() in ENTRY_NAMES or " " in value or not value.isascii()):
+            if _may_be_text(key, value):
                 lengths[key] += len(value)
     named = [key for name in ENTRY_NAMES for key in lengths if key.lower() == name]
     key = next(iter([*named, *(key for key, _ in lengths.most_common(1))]), None)
     return None if key is None else TextsInList(column, key, lengths[key])
+
+
+def _may_be_text(key: str, value: Any) -> bool:
+    """Return whether a field of an object may hold text, by its name or because it is no code, date or address."""
+    return isinstance(value, str) and (key.lower() in ENTRY_NAMES or " " in value or not value.isascii())
 
 
 def text_in_object(seen: RecordSample, parquet: bool) -> tuple[str, str, str] | None:
@@ -178,7 +183,7 @@ def text_in_object(seen: RecordSample, parquet: bool) -> tuple[str, str, str] | 
         for column in seen.columns:
             value = one.get(column)
             for key, inner in value.items() if isinstance(value, dict) else ():
-                if isinstance(inner, str) and (key.lower() in ENTRY_NAMES or " " in inner or not inner.isascii()):
+                if _may_be_text(key, inner):
                     lengths[column, key] += len(inner)
     named = [found for name in ENTRY_NAMES for found in lengths if found[1].lower() == name]
     found = next(iter([*named, *(found for found, _ in lengths.most_common(1))]), None)

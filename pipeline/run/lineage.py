@@ -38,28 +38,29 @@ _PLACES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
 _TRANSPORT = "OPENLINEAGE__TRANSPORT__"
 
 
-def tell_start(console: Console, config: RunConfig, store: Store, run: str) -> None:
-    """Say that a run begins.
+def tell(console: Console, config: RunConfig, store: Store, run: str, *, ended: bool) -> None:
+    """Say that a run begins, or how it ended according to its summary; nothing if it has none yet.
 
     Args:
         console: where a warning goes if that fails.
         config: the configuration of the run.
         store: the corpus.
         run: the folder of the run.
+        ended: whether the run may have ended.
     """
-    _tell(console, config, store, run, ended=False)
-
-
-def tell_end(console: Console, config: RunConfig, store: Store, run: str) -> None:
-    """Say how a run ended, according to its summary; nothing if it has none yet.
-
-    Args:
-        console: where a warning goes if that fails.
-        config: the configuration of the run.
-        store: the corpus.
-        run: the folder of the run.
-    """
-    _tell(console, config, store, run, ended=True)
+    wanted = any(os.environ.get(name) for name in _PLACES) or any(name.startswith(_TRANSPORT) for name in os.environ)
+    if not wanted or os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
+        return
+    if missing := missing_extras(["lineage"]):
+        warn(console, f"OpenLineage's variables are set, but no event is sent: {missing}")
+        return
+    try:
+        if ended and not store.exists(f"{run}/{SUMMARY}"):
+            return
+        _send(config, store, run, ended)
+    except Exception as error:  # a library for any service may raise anything
+        said = without_credentials(str(error).partition("\n")[0])
+        warn(console, f"The OpenLineage event of this run was not taken ({said}); the run itself goes on.")
 
 
 def dataset_name(url: str) -> tuple[str, str]:
@@ -69,22 +70,6 @@ def dataset_name(url: str) -> tuple[str, str]:
     if "://" not in url or parts.scheme == "file":
         return "file", str(Path(url.removeprefix("file://")).absolute())
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
-
-
-def _tell(console: Console, config: RunConfig, store: Store, run: str, ended: bool) -> None:
-    wanted = any(os.environ.get(name) for name in _PLACES) or any(name.startswith(_TRANSPORT) for name in os.environ)
-    if not wanted or os.environ.get("OPENLINEAGE_DISABLED", "").strip().lower() == "true":
-        return
-    if missing := missing_extras(["lineage"]):
-        warn(console, f"OPENLINEAGE_… is set, but no event is sent: {missing}")
-        return
-    try:
-        if ended and not store.exists(f"{run}/{SUMMARY}"):
-            return
-        _send(config, store, run, ended)
-    except Exception as error:  # a library for any service may raise anything
-        said = without_credentials(str(error).partition("\n")[0])
-        warn(console, f"The OpenLineage event of this run was not taken ({said}); the run itself goes on.")
 
 
 def _send(config: RunConfig, store: Store, run: str, ended: bool) -> None:

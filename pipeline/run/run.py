@@ -45,7 +45,7 @@ from pipeline.planning.tables import show_aliases, show_same
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.expected import check_strict, raise_if_unexpected
 from pipeline.run.finish import finish, nothing_to_do
-from pipeline.run.lineage import tell_end, tell_start
+from pipeline.run.lineage import tell
 from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.run.steps import compare, decide, next_step
 from pipeline.storage.retry import be_patient, give_up_soon
@@ -163,7 +163,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         record = RunRecord(store, plan.config, seen.keeping_contents(change.before) if change else seen)
         store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan))
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
-        tell_start(console, plan.config, store, record.folder)
+        tell(console, plan.config, store, record.folder, ended=False)
         console.print(
             f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
             f"({_in_words(plan)}); launcher {config.launcher.kind}{why}"
@@ -273,7 +273,7 @@ class _Run:
         try:
             self._to_the_end(plan, heart)
         finally:
-            tell_end(self.console, self.config, self.record.store, self.record.folder)
+            tell(self.console, self.config, self.record.store, self.record.folder, ended=True)
 
     def _to_the_end(self, plan: Plan, heart: Heartbeat) -> None:
         started = time.monotonic()

@@ -15,7 +15,7 @@ from rich.console import Console
 from pipeline import Corpus
 from pipeline.config.load import load_config
 from pipeline.corpus.runs import close_run, newest_folder
-from pipeline.run.lineage import dataset_name, tell_end
+from pipeline.run.lineage import dataset_name, tell
 from pipeline.storage.store import Store
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
@@ -92,7 +92,7 @@ def test_each_run_has_an_id_and_its_end_is_told_with_the_reason(
     folder = newest_folder(store)
     for summary in ({"failures": ["in.jsonl: s3://key:word@bucket/a is away"]}, {"interrupted": True}):
         close_run(store, folder, {"done": False, **summary})
-        tell_end(Console(), load_config(config), store, folder)
+        tell(Console(), load_config(config), store, folder, ended=True)
     events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [one["eventType"] for one in events] == ["START", "COMPLETE", "START", "COMPLETE", "FAIL", "ABORT"]
     first, second = events[0]["run"]["runId"], events[2]["run"]["runId"]
