@@ -132,7 +132,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
     console.print(f"phase {number}, {spec.kind}: {spec.chunks} chunks in {spec.ranges} shards", highlight=False)
     tasks = min(config.launcher.tasks, spec.ranges)
     array = jobs.submit(
-        pipeline_command("worker", store.url, here, *patience_of(config)),
+        pipeline_command(config.launcher.container, "worker", store.url, here, *patience_of(config)),
         config.launcher,
         folder,
         f"{spec.kind}-{number}",

@@ -10,6 +10,7 @@ cluster, so a node that does not see the corpus or has other code is found befor
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,7 +91,16 @@ def submit_scheduler(
         The ids of the job.
     """
     command = pipeline_command(
-        "gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path, *patience_of(config)
+        config.launcher.container,
+        "gate",
+        store.url,
+        run,
+        str(number),
+        "--folder",
+        str(folder),
+        "--lock",
+        lock.path,
+        *patience_of(config),
     )
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
     try:
@@ -106,9 +116,14 @@ def patience_of(config: RunConfig) -> tuple[str, str]:
     return "--patience", str(config.launcher.storage_patience)
 
 
-def pipeline_command(*arguments: str) -> list[str]:
-    """Return the command line of this very program for another machine."""
-    return [sys.executable, "-m", "pipeline.cli", *arguments]
+def python(container: str | None) -> list[str]:
+    """Return the command that starts Python in a job: this very one, or that of the image of `launcher.container`."""
+    return [*shlex.split(container), "python"] if container else [sys.executable]
+
+
+def pipeline_command(container: str | None, *arguments: str) -> list[str]:
+    """Return the command line of this program for another machine. `container`: `launcher.container`."""
+    return [*python(container), "-m", "pipeline.cli", *arguments]
 
 
 def jobs_root(folder: str | None, output: str) -> Path:

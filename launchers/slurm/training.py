@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +25,7 @@ from launchers.restart import RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import ask
-from launchers.slurm.submit import jobs_root, patience_of, pipeline_command
+from launchers.slurm.submit import jobs_root, patience_of, pipeline_command, python
 from pipeline.base.errors import CorpusError, PipelineError, StartError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest
@@ -70,8 +69,10 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
             console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
             say_purged(console, store, run)
             return None
+        inside = ("--container", config.launcher.container) if config.launcher.container else ()
+        command = pipeline_command(config.launcher.container, "training", store.url, run, *patience_of(config), *inside)
         (job,) = jobs.submit(
-            pipeline_command("training", store.url, run, *patience_of(config)), config.launcher, folder,
+            command, config.launcher, folder,
             run.rpartition("/")[2], nodes=config.launcher.train_nodes, hold=True,
         )  # fmt: skip
         with jobs.held(job, config.launcher):  # SLURM took it: only now is deleted what was trained before
@@ -92,13 +93,14 @@ def check_free(store: Store, run: str) -> None:
         )
 
 
-def train_in_job(console: Console, url: str, run: str) -> None:
+def train_in_job(console: Console, url: str, run: str, container: str | None = None) -> None:
     """Do the work of the job of a training.
 
     Args:
         console: where progress is shown.
         url: the corpus.
         run: the folder of the training, where a failure is recorded.
+        container: the command that runs another in a container, for what srun starts on the nodes.
 
     Raises:
         StartError: if the code differs from that with which the job was queued.
@@ -114,7 +116,8 @@ def train_in_job(console: Console, url: str, run: str) -> None:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
         program = ["-m", "pipeline.training.worker", url, run, str(retry.patience())]
-        _run_in_job(console, program, read_started(store, run).settings.processes, partial(training_status, store, run))
+        command = srun(program, read_started(store, run).settings.processes, container)
+        _run_in_job(console, command, partial(training_status, store, run))
     except AwayError:
         raise
     except PipelineError as error:
@@ -155,11 +158,8 @@ SHUTDOWN_SECONDS = 300  # seconds that torchrun gives its processes after SIGTER
 _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 
 
-def _run_in_job(
-    console: Console, program: Sequence[str], processes: int | None, look: Callable[[], TrainingStatus]
-) -> None:
-    """Run `-m module arguments …` in `processes` processes per node (default: one per GPU) until `look` says it is
-    finished.
+def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], TrainingStatus]) -> None:
+    """Run a command, as `srun` gives it, until `look` says that the training is finished.
 
     Returns early if SLURM ends this job. Raises `CorpusError` if repeated starts lead to no new step.
     """
@@ -168,7 +168,7 @@ def _run_in_job(
     policy = RestartPolicy(look)
     while True:
         before = look()
-        code = subprocess.call(srun(program, processes))
+        code = subprocess.call(command)
         now = look()
         if now.finished or ended:
             return
@@ -183,8 +183,17 @@ def _run_in_job(
             return
 
 
-def srun(program: Sequence[str], processes: int | None) -> list[str]:
-    """Return the command line for this process's job. Port 0: any free port, on a single node."""
+def srun(program: Sequence[str], processes: int | None, container: str | None = None) -> list[str]:
+    """Return the command line that runs a program on the nodes of this process's job.
+
+    Args:
+        program: `-m module arguments …`.
+        processes: the processes of a node; None for one per GPU.
+        container: the command that runs another in a container on each node.
+
+    Returns:
+        The words of the command. Port 0 in it: any free port, on a single node.
+    """
     nodes = ask("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
     each = processes or int(os.environ.get("SLURM_GPUS_ON_NODE") or 1)
     job = os.environ["SLURM_JOB_ID"]
@@ -195,7 +204,7 @@ def srun(program: Sequence[str], processes: int | None) -> list[str]:
     return [
         "srun", f"--nodes={len(nodes)}", "--ntasks-per-node=1", "--cpu-bind=none", "--kill-on-bad-exit=1",
         *([f"--cpus-per-task={cpus}"] if cpus else []), "bash", "-c", _DEAF, "torchrun",
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--nproc-per-node", str(each),
+        *python(container), "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--nproc-per-node", str(each),
         "--rdzv-backend", "c10d", "--rdzv-id", f"{job}-{jobs.restarts()}", *address,
         "--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS), *program,
     ]  # fmt: skip

@@ -307,10 +307,15 @@ def worker(corpus: str, phase: str, patience: Annotated[float | None, typer.Opti
         Task(out, corpus, phase).work()
 
 
-def training(corpus: str, run: str, patience: Annotated[float | None, typer.Option()] = None) -> None:
+def training(
+    corpus: str,
+    run: str,
+    patience: Annotated[float | None, typer.Option()] = None,
+    container: Annotated[str | None, typer.Option()] = None,
+) -> None:
     """Train RUN on the nodes of the SLURM job that this process is the first of. Jobs call this."""
     from launchers.slurm.outage import queued_again_when_away
     from launchers.slurm.training import train_in_job
 
     with queued_again_when_away(out, patience):
-        train_in_job(out, corpus, run)
+        train_in_job(out, corpus, run, container)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from typing import Literal
 
 from pydantic import field_validator
@@ -58,6 +59,11 @@ class LauncherSettings(Settings):
     memory: str | None = execution(None, description="slurm: memory of a task, e.g. 200G")
     time: str = execution("24:00:00", description="slurm: time limit of a task, [D-]HH:MM:SS or minutes")
     setup: tuple[str, ...] = execution((), description="slurm: shell lines before the worker, e.g. module load cuda")
+    container: str | None = execution(
+        None,
+        description="slurm: the command that runs another in a container, e.g. apptainer exec --nv /images/sonar.sif; "
+        "jobs run the python of its image",
+    )
     sbatch: dict[str, str | int | bool] = execution({}, description="slurm: further options of sbatch, by long name")
     folder: str | None = execution(
         None, description="slurm: a folder that all nodes see, for scripts and logs (default: in a local output's run)"
@@ -72,6 +78,17 @@ class LauncherSettings(Settings):
     @classmethod
     def _known(cls, value: str) -> str:
         seconds_of(value)
+        return value
+
+    @field_validator("container")
+    @classmethod
+    def _command(cls, value: str | None) -> str | None:
+        try:
+            words = None if value is None else shlex.split(value)
+        except ValueError as error:
+            raise ValueError(f"not a command line: {error}") from error
+        if words == []:
+            raise ValueError("an empty command; leave it out, or give one, e.g. apptainer exec --nv /images/sonar.sif")
         return value
 
 

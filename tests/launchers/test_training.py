@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -260,15 +262,50 @@ def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Ca
     assert job.standing().failed in shown and f"{job.id}.log:" in shown and "step 0 of" in shown, shown
 
 
-def test_a_run_on_slurm_ends_with_a_trained_model(corpus: Path, slurm: None) -> None:
+@pytest.fixture
+def container(tmp_path: Path) -> str:
+    """The command that runs another in a container whose image has a `python` that is nowhere else."""
+    program = shutil.which("ch-run")
+    if not program:
+        assert not os.environ.get("PIPELINE_TESTS_NEED_SLURM"), "no ch-run here, see tests/slurm/start.sh"
+        pytest.skip("no ch-run here")
+    image = tmp_path / "image"
+    binds: list[str] = []
+    for place in sorted(Path("/").iterdir()):
+        if place.is_dir() and place.name not in ("dev", "proc", "sys", "tmp"):  # these are always there
+            (image / place.name).mkdir(parents=True)
+            binds += ["-b", f"{place.resolve()}:{place}"]
+    for name in ("dev", "proc", "sys", "tmp", "only-here"):
+        (image / name).mkdir(parents=True)
+    python = image / "only-here/python"
+    python.write_text(f'#!/bin/sh\necho in the container\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return shlex.join(
+        [
+            "env",
+            "USER=root",
+            program,
+            "--no-passwd",
+            f"--set-env=PATH=/only-here:{os.environ['PATH']}",
+            *binds,
+            str(image),
+            "--",
+        ]
+    )
+
+
+def test_a_run_on_slurm_in_containers_ends_with_a_trained_model(corpus: Path, slurm: None, container: str) -> None:
     output = corpus.parent / "chain"
     command = [PIPELINE, "run", corpus, "--launcher", "slurm", "--set", f"output={output}", "--set", "train.steps=20"]
-    subprocess.run(command, check=True)
+    subprocess.run([*command, "--set", f"launcher.container={container}"], check=True)
     until(lambda: list(output.glob("train/*/job.json")))
     job = read_job(Store(str(output)), "train/card")
     assert job
     until(lambda: not jobs.alive([job.id]))
     assert training_status(Store(str(output)), "train/card").finished
+    logs = {file: file.read_text().count("in the container") for file in output.glob("jobs/*/*.log")}
+    assert len(logs) > 3 and logs.pop(Path(job.folder, f"{job.id}.log")) == 2, logs  # the job, and what srun starts
+    assert set(logs.values()) == {1}, logs
     shown = subprocess.run([PIPELINE, "status", output], capture_output=True, text=True)
     assert "train/card: trained, 20 steps" in shown.stdout and shown.returncode == 0, shown
     again = [PIPELINE, "train", corpus, "--fresh", "--launcher", "slurm", "--set", f"output={output}"]

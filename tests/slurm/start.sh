@@ -14,7 +14,7 @@ set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 HOME_OF_IT=/var/lib/pipeline-test-slurm # state, logs, pids and the database
 MARK="# made by tests/slurm/start.sh of sonar-pipeline"
-PACKAGES="slurm-wlm slurmdbd munge mariadb-server"
+PACKAGES="slurm-wlm slurmdbd munge mariadb-server charliecloud" # the last runs containers
 fail() { echo "start.sh: $*" >&2; exit 1; }
 wait_for() { # what, seconds, command…
   local what=$1 tries=$(($2 * 5)); shift 2
@@ -30,7 +30,7 @@ if timeout 20 sinfo >/dev/null 2>&1; then
 fi
 
 missing=""
-for program in sbatch slurmctld slurmd slurmdbd munged mariadbd; do
+for program in sbatch slurmctld slurmd slurmdbd munged mariadbd ch-run; do
   PATH=$PATH:/usr/sbin command -v $program >/dev/null || missing="$missing $program"
 done
 [ "$(id -u)" = 0 ] || fail "no SLURM answers, and only root can start one${missing:+; also missing:$missing (Debian packages: $PACKAGES)}"
