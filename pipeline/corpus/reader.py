@@ -112,15 +112,25 @@ class Corpus:
         touched = [self.chunks.by_id[chunk] for chunk in self.tombstones.by_chunk if chunk in self.chunks.by_id]
         return rows - sum(part.rows - self._rows(part) for number in touched for part in self.chunks[number].parts)
 
-    @property
+    @cached_property
     def hides_documents(self) -> bool:
-        """Whether files and receipts still count purged documents, which readers leave out."""
+        """Whether files and receipts still count purged documents, which readers leave out, as they do columns that
+        compare documents with these.
+        """
         return any(chunk in self.chunks.by_id for chunk in self.tombstones.by_chunk)
 
     @cached_property
     def catalogue(self) -> dict[str, Column]:
         """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
-        return columns_of(self.chunks.columns, self.kept_types) if self.parts else {}
+        return columns_of(self._vouched, self.kept_types) if self.parts else {}
+
+    @cached_property
+    def _vouched(self) -> frozenset[str]:
+        """The columns ("family.column") that all parts have and that hold for what is left after a purge."""
+        found = self.chunks.columns
+        return frozenset(
+            one for one in found if not (self.hides_documents and one.partition(".")[0] in layout.COMPARED)
+        )
 
     @cached_property
     def kept_types(self) -> dict[str, ColumnType]:
@@ -139,10 +149,11 @@ class Corpus:
         Raises `ExpressionError` for a condition that cannot be understood; `origin` begins the message.
         """
         types = {column.name: column.type for column in self.catalogue.values()}
-        kept = kept_names(self.chunks.columns)
-        absent = dict.fromkeys(
-            set(ROW_COLUMNS) - set(types), "its stage has not run on all parts: pipeline run does that"
-        )
+        kept = kept_names(self._vouched)
+        why = "its stage has not run on all parts"
+        if self.hides_documents:
+            why += ", or it says what documents repeat and some were purged since"
+        absent = dict.fromkeys(set(ROW_COLUMNS) - set(types), f"{why}: pipeline run does that")
         return parse(text, types, origin, absent=absent, kept=kept)
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
@@ -424,7 +435,14 @@ class Corpus:
     def reader(self, part: str | int) -> PartReader:
         """Return a reader of a part's columns; use it in a `with` statement."""
         state = self.state_of(part)
-        return PartReader(self.store, state.ref.part, state.receipts, self.tombstones.of(state.chunk), self.kept_types)
+        receipts = state.receipts
+        if self.hides_documents:
+            receipts = {
+                stage: one
+                for stage, one in receipts.items()
+                if not any(file.family in layout.COMPARED for file in one.files)
+            }
+        return PartReader(self.store, state.ref.part, receipts, self.tombstones.of(state.chunk), self.kept_types)
 
     def _rows(self, state: PartState) -> int:
         if not self.tombstones.of(state.chunk):

@@ -37,6 +37,7 @@ from pipeline.select.command import KEPT, removed_by
 
 FEW = 50  # of groups with fewer measured rows nothing is told
 _AMONG = {"documents": StartsOfDocuments, "judged": JudgedLanguages}
+PURGED = "documents were purged since the last run, which counted them; pipeline run counts again"
 _ROW, _ALL = "row", "all"  # a column of row numbers; the kind and the name of the group of all rows
 
 Groups = dict[str, tuple[float, int]]  # name of a group → mean or share, and over how many rows
@@ -114,7 +115,8 @@ def _compared(
         return Expectation(name, limit.text, None, False, groups)
     judged = {key: value for key, (value, rows) in groups.items() if rows >= (FEW if column else 1)}
     if not judged:
-        why = f"no {column} has {FEW} measured sentences" if column else "no sentence has a value"
+        what = "documents" if MEASURES[base].among == "documents" else "sentences"
+        why = f"no {column} has {FEW} measured {what}" if column else f"none of the {what} has a value"
         return Expectation(name, limit.text, None, False, why)
     failing = [key for key, value in judged.items() if not limit.holds(value)]
     # the furthest from the limit, on the side where it fails; names decide between equals
@@ -147,7 +149,7 @@ def measure_whole(corpus: Corpus, names: Iterable[str], max_rows: int) -> dict[s
         elif name in ("predictor_correlation", "rvq_relative_error"):
             value = _of_fits(corpus, name)
         else:
-            value = _of_receipts(of_receipts, name)
+            value = PURGED if corpus.hides_documents else _of_receipts(of_receipts, name)
         found[name] = {_ALL: (value, 1)} if isinstance(value, float) and not math.isnan(value) else _reason(value)
     return found
 

@@ -29,6 +29,7 @@ ROW_FAMILIES = (
     "sentences", "language", "noise", "hashes", "minhash", "embeddings", "status", "autobleu", "fragility",
     "fragility-predicted", "codes", "duplicates", "near-duplicates", "semantic-duplicates",
 )  # fmt: skip
+COMPARED = ("duplicates", "near-duplicates", "semantic-duplicates")  # families that say what documents repeat others
 FITS = "fits"
 INDEXES = "train/index"
 

@@ -95,9 +95,9 @@ def _documents(rows: ReportRows) -> Table:
     cells: list[list[Cell]] = []
     for name, chosen in groups:
         quartiles = (
-            number(float(value))
+            number(value) if value.is_integer() else decimal(value)
             for counts in (documents.sentences[chosen], documents.tokens[chosen])
-            for value in (np.quantile(counts, (0.25, 0.5, 0.75)) if len(counts) else (math.nan,) * 3)
+            for value in map(float, np.quantile(counts, (0.25, 0.5, 0.75)) if len(counts) else (math.nan,) * 3)
         )
         total = int(documents.tokens[chosen].sum())
         cells.append([name, number(int(chosen.sum())), *quartiles, number(total)])

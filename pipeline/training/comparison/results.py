@@ -164,7 +164,8 @@ def _over_documents(
         [statistics.mean(each) for each in zip(*(one.documents for one in side), strict=True)]
         for side in (smaller, larger)
     )
-    count = len(smaller[0].documents)
+    # a document without a judged sentence moves nothing
+    count = sum(any(each) for each in zip(*(one.documents for one in (*smaller, *larger)), strict=True))
     squares = sum((factors[1] * b - factors[0] * a) ** 2 for a, b in zip(*means, strict=True))
     return math.sqrt(squares * count / (count - 1)) if count > 1 else 0.0
 

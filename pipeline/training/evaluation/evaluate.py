@@ -382,7 +382,7 @@ def _predictors(
         of = one.about.pinned.settings["steps"]
         name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
         if one.swept:
-            name = f"{one.name}, {one.swept.option} {one.swept.value:g}"
+            name = f"{one.name}, {one.swept.option} {one.swept.shown}"
             name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
         predictor: SentencePredictor = one.model
         if one.plans and endings is not None:
@@ -406,6 +406,8 @@ def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) 
     documents, sentences = len(set(held.ids)), len(held.judged)
     said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
     said += options.split
+    if index.about.select.get("where") is not None:
+        said += ", of what `select` keeps"
     if BY_NEIGHBOURS & set(judge.wanted):
         said += f"; contrastive accuracy against {number(len(judge.pool))} sentences"
     by = {"by": options.by} if options.by else {}

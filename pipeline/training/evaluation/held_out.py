@@ -207,6 +207,8 @@ def fitting(
 def beginnings(index: Index, split: str, *, documents: int, least: int, most: int) -> HeldOut:
     """Return the beginnings of the first documents of a split that are long enough.
 
+    Of a document that the selection cut, only what stands before the first cut counts.
+
     Args:
         index: the index of the corpus.
         split: `train`, `validation` or `test`.
@@ -221,12 +223,11 @@ def beginnings(index: Index, split: str, *, documents: int, least: int, most: in
         ConfigError: if no document is long enough.
     """
     found: list[_Document] = []
-    longest, last = 0, -1
-    with closing(_documents(index, split, 2 * most)) as all_of_them:  # wrapped, the first piece has `most` or more
-        for one in all_of_them:
-            begins, last = one.number != last, one.number
+    longest = 0
+    with closing(_openings(index, split, 2 * most)) as openings:  # wrapped, the first piece has `most` or more
+        for one in openings:
             longest = max(longest, len(one.texts))
-            if begins and len(one.texts) >= least:
+            if len(one.texts) >= least:
                 found.append(one.beginning(most))
             if len(found) == documents:
                 break
@@ -254,14 +255,13 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
         ConfigError: if no document has both.
     """
     found: list[_Document] = []
-    last, passed = -1, 0
-    with closing(_documents(index, split, LONGEST)) as all_of_them:
-        for one in all_of_them:
-            begins, last = one.number != last, one.number
-            if begins and 0 < one.prompt < len(one.texts) < LONGEST:  # whole: a piece of a longer one has so many
+    passed = 0
+    with closing(_openings(index, split, LONGEST)) as openings:
+        for one in openings:
+            if 0 < one.prompt < len(one.texts) < LONGEST:  # whole: a piece of a longer one has so many
                 found.append(one)
             else:
-                passed += begins
+                passed += 1
             if len(found) == documents:
                 break
     if not found:
@@ -292,6 +292,18 @@ def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Docum
                     prompt,
                 )
             start += length
+
+
+def _openings(index: Index, split: str, max_sentences: int) -> Generator[_Document]:
+    """Yield the first piece of each document. Wrapping makes several of one, and so does a selection that cuts it."""
+    sequences, last = Sequences.of(index, split), (-1, -1)
+    with closing(_documents(index, split, max_sentences)) as pieces:
+        for one in pieces:
+            row_range = sequences.row_ranges_at([one.number])[0]
+            document = int(row_range["part"]), int(row_range["doc"])
+            if document != last:
+                yield one
+            last = document
 
 
 def _held(index: Index, split: str, found: list[_Document], by: str | None = None) -> HeldOut:

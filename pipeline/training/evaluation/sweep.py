@@ -70,7 +70,7 @@ def to_long_csv(rows: Mapping[str, ResultRow]) -> str:
             for name, one in row.figures.items():
                 numbers = [None if math.isnan(value) else f"{value:.6g}" for value in (one.mean, one.error)]
                 swept = row.swept
-                writer.writerow([swept.model, swept.option, f"{swept.value:g}", name, *numbers, one.sentences])
+                writer.writerow([swept.model, swept.option, swept.shown, name, *numbers, one.sentences])
     return file.getvalue()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from pipeline.base.formats import counted, plain
@@ -33,6 +34,8 @@ TITLES = {
 }
 SHARES = ("ca", "ca_cosine", "top1", "rouge_l")
 SHOWN_GROUPS = 20  # on a terminal
+_WIDEST = 10_000  # columns: as wide as a table wants to be
+_Line = tuple[list[str], list[str], bool]  # texts, figures, whether it learned nothing
 UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
 
@@ -43,6 +46,11 @@ class SweptValue:
     model: str
     option: str
     value: float
+
+    @property
+    def shown(self) -> str:
+        """The value with all of its digits, for equal ones are not evaluated twice."""
+        return repr(self.value).removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -68,15 +76,12 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         about: what was evaluated: `said`, `sentences` and `by`.
     """
     names = _names(rows)
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("model", no_wrap=True)
-    for name in names:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
-    for model, row in rows.items():
-        style = "dim" if row.steps is None else None
-        table.add_row(escape(model), *(_said(name, row.figures.get(name)) for name in names), style=style)
+    lines = [
+        ([model], [_said(name, row.figures.get(name)) for name in names], row.steps is None)
+        for model, row in rows.items()
+    ]
     console.print(f"\n{about['said']}", markup=False, highlight=False, soft_wrap=True)
-    console.print(table)
+    _print_columns(console, ["model"], names, lines)
     notes = ["± two standard errors, over documents"]
     counts = {
         name: next(row.figures[name].sentences for row in rows.values() if name in row.figures)
@@ -100,25 +105,41 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
 def _show_groups(console: Console, rows: dict[str, ResultRow], names: list[str], by: str) -> None:
     """Print a table of every group of documents, the largest first: its sentences, and the figures of all rows."""
     found = dict.fromkeys(group for row in rows.values() for name in names for group in _groups(row, name))
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(escape(by), overflow="fold")
-    table.add_column("sentences", justify="right", no_wrap=True)
-    table.add_column("model", no_wrap=True)
-    for name in names:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
+    lines: list[_Line] = []
     for group in list(found)[:SHOWN_GROUPS]:
         first = True
         for model, row in rows.items():
             figures = [_groups(row, name).get(group) for name in names]
             count = max((one.sentences for one in figures if one), default=0)
-            heads = [escape(plain(group, 60)), f"{count:,}".replace(",", "\u202f")] if first else ["", ""]
+            heads = [plain(group, 60), f"{count:,}".replace(",", "\u202f")] if first else ["", ""]
             values = [_said(name, figure) for name, figure in zip(names, figures, strict=True)]
-            table.add_row(*heads, escape(model), *values, style="dim" if row.steps is None else None)
+            lines.append(([*heads, model], values, row.steps is None))
             first = False
     console.print()
-    console.print(table)
+    _print_columns(console, [by, "sentences", "model"], names, lines)
     if len(found) > SHOWN_GROUPS:
         console.print(f"the {SHOWN_GROUPS} largest of {len(found)}; the files have all", style="dim", highlight=False)
+
+
+def _print_columns(console: Console, heads: list[str], names: list[str], lines: list[_Line]) -> None:
+    """Print a table; if the terminal is too narrow for all metrics, several, each with the first columns."""
+    start = 0
+    while start < len(names):
+        end = len(names)
+        while True:
+            table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+            for head in heads:
+                table.add_column(escape(head), justify="right" if head == "sentences" else "left", overflow="fold")
+            for name in names[start:end]:
+                table.add_column(TITLES[name], justify="right", no_wrap=True)
+            for texts, figures, dim in lines:
+                table.add_row(*map(escape, texts), *figures[start:end], style="dim" if dim else None)
+            wide = console.options.update(width=_WIDEST)
+            if end == start + 1 or Measurement.get(console, wide, table).maximum <= console.width:
+                break
+            end -= 1
+        console.print(table)
+        start = end
 
 
 def _groups(row: ResultRow, name: str) -> Mapping[str, MetricValue]:

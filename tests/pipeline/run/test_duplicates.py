@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
+from pipeline.config.report import ReportSettings
 from pipeline.planning.plan import make_plan
+from pipeline.quality.expectations import check_expectations
 from pipeline.run import duplicates
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, logs
@@ -200,7 +202,17 @@ def test_more_documents_compare_the_corpus_again_and_hash_only_themselves(compar
 
 def test_nothing_names_a_purged_document(compared: Path, tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("doc 1\n")
+    assert "duplicate_of" in Corpus(str(tmp_path / "out")).catalogue
     assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt").returncode == 0
+    between = Corpus(str(tmp_path / "out"))  # what repeated the purged document may be the only one now
+    assert not {"duplicate_of", "doc_duplicate_of", "near_duplicate_of"} & {
+        *between.catalogue,
+        *between.table().column_names,
+    }
+    with pytest.raises(ConfigError, match="no column duplicate_of; .* some were purged since: pipeline run"):
+        between.condition("duplicate_of is null")
+    found = check_expectations(between, ReportSettings(expect={"documents": ">= 1", "duplicate_sentences": "< 1"}))
+    assert [one.value for one in found] == [None, None] and "purged since the last run" in found[0].why
     run(compared)
     table = columns(tmp_path / "out")
     assert found(table) == expected(table.to_pylist()) and "again" in table["doc_id"].to_pylist()

@@ -285,7 +285,7 @@ def test_differences_are_judged_document_by_document() -> None:
     rows = {}
     for name, each in zip("ab", values, strict=True):
         mean, error, _ = mean_of(each, document)
-        moved = tuple(influences(each, document)[1].tolist())
+        moved = (*influences(each, document)[1].tolist(), 0.0, 0.0)  # of the last two no sentence was judged
         rows[name] = {
             "0": SeedResult(asked="x", steps=1, figures={"nll": Measurement(mean=mean, error=error, documents=moved)})
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError
 from pipeline.config.select import SelectSettings
 from pipeline.training.data.index import Index, make_index
-from pipeline.training.evaluation.held_out import beginnings, held_out
+from pipeline.training.evaluation.held_out import _documents, beginnings, held_out
 from pipeline.training.evaluation.text_codec import TextCodec
 from stages.lcm.baselines import MeanBaseline, Previous, Truth
 from stages.lcm.batch import of_documents
@@ -53,6 +55,16 @@ def test_beginnings_are_the_first_sentences_of_documents(corpus: Corpus, index: 
         assert list(found.texts[start : start + length]) == real[:9]
     with pytest.raises(ConfigError, match=r"no document of the split test has 5001 sentences.* --prompt-sentences"):
         beginnings(index, "test", documents=2, least=5001, most=6000)
+
+
+def test_a_document_that_the_selection_cuts_begins_once(corpus: Corpus) -> None:
+    cut = make_index(corpus, SelectSettings(where="position < 3 or position > 4"))
+    with closing(_documents(cut, "test", 9)) as pieces:
+        every = [one.number for one in pieces]
+    found = beginnings(cut, "test", documents=len(every), least=2, most=9)
+    rows = [row for row in corpus.table("doc_id", "position", "text", "split").to_pylist() if row["split"] == "test"]
+    assert len(set(found.ids)) == len(found.ids) < len(set(every))  # there are more pieces than documents
+    assert list(found.texts) == [row["text"] for row in rows if row["position"] < 3 and row["doc_id"] in found.ids]
 
 
 def test_words_are_those_of_the_corpus(corpus: Corpus, index: Index) -> None:
