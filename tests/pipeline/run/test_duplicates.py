@@ -209,10 +209,10 @@ def test_nothing_names_a_purged_document(compared: Path, tmp_path: Path) -> None
         *between.catalogue,
         *between.table().column_names,
     }
-    with pytest.raises(ConfigError, match="no column duplicate_of; .* some were purged since: pipeline run"):
+    with pytest.raises(ConfigError, match=r"no column duplicate_of; .* some were purged since: pipeline run"):
         between.condition("duplicate_of is null")
-    found = check_expectations(between, ReportSettings(expect={"documents": ">= 1", "duplicate_sentences": "< 1"}))
-    assert [one.value for one in found] == [None, None] and "purged since the last run" in found[0].why
+    held = check_expectations(between, ReportSettings(expect={"documents": ">= 1", "duplicate_sentences": "< 1"}))
+    assert [one.value for one in held] == [None, None] and "purged since the last run" in held[0].why
     run(compared)
     table = columns(tmp_path / "out")
     assert found(table) == expected(table.to_pylist()) and "again" in table["doc_id"].to_pylist()
