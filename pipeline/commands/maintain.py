@@ -127,7 +127,7 @@ def gc(
     corpus = open_corpus(where)
     if delete and not yes and not sys.stdin.isatty():
         raise ConfigError("--delete asks before it deletes, and there is no terminal to answer on: give --yes as well")
-    with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext():
+    with locked(corpus.store, "gc", jobs_alive) if delete else contextlib.nullcontext() as lease:
         corpus = Corpus(corpus.url)  # as it is now that no run changes it
         found = find_garbage(corpus, older_views)
         if as_json:
@@ -135,17 +135,17 @@ def gc(
 
             if delete and not yes:
                 raise ConfigError("--json asks nothing: give --yes with --delete, or leave out --delete")
-            if delete:
-                delete_garbage(Console(quiet=True), corpus, found)
+            if lease:
+                delete_garbage(Console(quiet=True), corpus, found, lease)
             shapes.print_json("gc", shapes.gc(corpus, found, delete))
             return
         show_garbage(out, found)
         if not found.why:
             return
-        if not delete:
+        if not lease:
             out.print("pipeline gc --delete deletes them")
         elif yes or typer.confirm("Delete them?"):
-            delete_garbage(out, corpus, found)
+            delete_garbage(out, corpus, found, lease)
 
 
 def purge(

@@ -263,6 +263,8 @@ def cancel(
     jobs of the run and of its trainings are cancelled. A process on another
     machine is asked to stop: the command waits until it has stopped, or has sent
     no heartbeat for launcher.lease_seconds. Exit code 1 if it still runs then.
+    Another command that holds the corpus (gc, purge, verify --repair, retry) is
+    only named.
 
     Example: pipeline cancel runs/sample
     """

@@ -3,6 +3,7 @@ over.
 
 Two runs would not harm each other, since receipts decide, but they would do the work twice and delete each other's
 unfinished files. A run of this machine holds its lock by heartbeats and by its process; a run on SLURM by its jobs.
+Other commands that hold the lock delete what they found unneeded, so none is taken over while it is alive.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any
 
 from pipeline.base.errors import CorpusError
 from pipeline.coordination.heartbeat import Heartbeat
-from pipeline.coordination.leases import BEATS, Lease, Leases
+from pipeline.coordination.leases import BEATS, Lease, Leases, beats
 from pipeline.storage.store import Store
 
 FOLDER = "lock"
 NAME = "run"
 LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
+COMMANDS = {"gc": "gc --delete", "purge": "purge", "repair": "verify --repair", "retry": "retry"}  # by what a lock says
 
 
 def holder_info(**more: Any) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def take_lock(
         store: the corpus.
         seconds: how long the lock lasts without a heartbeat.
         who: the holder, as `holder_info` describes it.
-        take_over: whether to take the lock even if another run holds it.
+        take_over: whether to take the lock even if another run holds it; a command of `COMMANDS` keeps it.
         jobs_alive: a function that says whether SLURM has any of these jobs.
         training: the folder of a training, `train/NAME`; empty for the lock of the corpus.
 
@@ -62,16 +64,18 @@ def take_lock(
         The lock, which its holder has to renew within `seconds`.
 
     Raises:
-        CorpusError: if another run holds the lock.
+        CorpusError: if another run or command holds the lock.
     """
     name = _name(training)
     leases = Leases(store, FOLDER, seconds)
     leases.poll()
     held = leases.held.get(name)
-    if held and not held.released and not take_over:
-        holder = leases.holder(name)
-        if is_held(holder, leases.alive(name), jobs_alive):
-            raise CorpusError(_held_by(store, training, holder, leases.now - held.beat))
+    if held and not held.released:
+        holder, silent = leases.holder(name), leases.now - held.beat
+        command = command_of(holder)
+        beating = beats(silent, max(seconds, LOCKED_SECONDS) if command else seconds)
+        if (command or not take_over) and is_held(holder, beating, jobs_alive):
+            raise CorpusError(_held_by(store, training, holder, silent))
     lease = leases.take(name, who)
     if not lease:
         return take_lock(
@@ -86,27 +90,51 @@ def take_lock(
 @contextlib.contextmanager
 def locked(
     store: Store, doing: str, jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True, training: str = ""
-) -> Iterator[None]:
+) -> Iterator[Lease]:
     """Hold the lock for a command that is not a run of the corpus.
 
     Args:
         store: the corpus.
-        doing: the command, which others read if they want the lock.
+        doing: the command, one of `COMMANDS` or `training`, which others read if they want the lock.
         jobs_alive: a function that says whether SLURM has any of these jobs.
         training: the folder of a training, `train/NAME`; empty for the lock of the corpus.
 
     Yields:
-        Nothing, while the lock is held.
+        The lock, while it is held.
 
     Raises:
-        CorpusError: if another process has the lock.
+        CorpusError: if another process has the lock, or takes it meanwhile.
     """
     lease = take_lock(store, LOCKED_SECONDS, holder_info(launcher=doing), jobs_alive=jobs_alive, training=training)
+    heart = Heartbeat(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS)
     try:
-        with Heartbeat(lambda: None if lease.beat() else "taken over", LOCKED_SECONDS / BEATS):
-            yield
+        with heart:
+            yield lease
+    except BaseException as error:  # KeyboardInterrupt, or what a prompt makes of it
+        if heart.stopped:
+            raise _lost(lease) from error
+        raise
     finally:
         lease.release()
+
+
+def check_held(lease: Lease) -> None:
+    """Raise `CorpusError` if another process has taken over a lock, as after this one was suspended."""
+    if not lease.beat():
+        raise _lost(lease)
+
+
+def _lost(lease: Lease) -> CorpusError:
+    return CorpusError(
+        f"{lease.store.url}: another process has taken over the lock, so this one has stopped and changes nothing "
+        "more; when the other is done, run the same command again"
+    )
+
+
+def command_of(holder: dict[str, Any]) -> str:
+    """Return the command that holds a lock, such as `pipeline purge`; empty if a run or a training does."""
+    command = COMMANDS.get(holder.get("launcher", ""), "")
+    return f"pipeline {command}" if command else ""
 
 
 def training_holder(store: Store, training: str) -> dict[str, Any]:
@@ -154,6 +182,8 @@ def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float)
     wait = f"wait for it (pipeline status {store.url})"
     if training:
         return f"{store.url}/{training} is being trained {who}; {wait}, or give train.name another name"
+    if command := command_of(holder):
+        return f"{store.url} is being worked on by {command} {who}; {wait}, or stop that process"
     return (
         f"{store.url} is being worked on {who}; {wait}, stop it (pipeline cancel {store.url}), or take over: "
         "pipeline run … --take-over"

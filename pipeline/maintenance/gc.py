@@ -15,7 +15,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +25,8 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import counted, size
+from pipeline.coordination.leases import Lease
+from pipeline.coordination.lock import check_held
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.exports import FOLDER as EXPORTS
 from pipeline.corpus.exports import exports_of, view_digest, view_of
@@ -42,6 +44,7 @@ from pipeline.training.status import RECORD
 VIEW_DAYS = 30  # days for which the results of other settings are kept
 _RECEIPT = re.compile(r"(receipts/[a-z]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _UNFINISHED_SECONDS = 24 * 3600.0
+_FILES_PER_CHECK = 100  # deletions after which gc asks whether it still holds the corpus
 _RECORDS = (EXPORTS, "ids", "ledger", "lock", "recipes", "report", layout.RUNS, "tombstones", "train")
 _FIT = re.compile(
     rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-([0-9]{{3}}\.json|[0-9a-f]{{6}}\.(safetensors|yaml)|checkpoint\.safetensors)"
@@ -134,15 +137,19 @@ def show_garbage(console: Console, found: Garbage) -> None:
         console.print(f"The newest run{kept} needs every file.")
 
 
-def delete_garbage(console: Console, corpus: Corpus, found: Garbage) -> None:
+def delete_garbage(console: Console, corpus: Corpus, found: Garbage, lease: Lease) -> None:
     """Delete the files, and print how many files and bytes that were.
 
     Args:
         console: where the line is printed.
         corpus: the corpus.
-        found: what `find_garbage` returned.
+        found: what `find_garbage` returned while the lock was held.
+        lease: the lock of the corpus.
+
+    Raises:
+        CorpusError: if another process has taken over the lock; nothing more is deleted then.
     """
-    gone = delete(corpus, found.by_folder)
+    gone = delete(corpus, found.by_folder, lambda: check_held(lease))
     total = size(sum(found.bytes.values()))
     console.print(f"{counted(sum(gone.values()), 'file')} deleted, {total}", highlight=False)
 
@@ -267,14 +274,26 @@ def _receipt_folders(corpus: Corpus) -> list[str]:
     return [*(f"receipts/{stage}" for stage in corpus.store.folders("receipts")), "chunks"]
 
 
-def delete(corpus: Corpus, paths: dict[str, list[str]]) -> Counter[str]:
-    """Delete the paths: ledgers that name them first, then receipts, so that nothing names a missing file."""
+def delete(corpus: Corpus, paths: dict[str, list[str]], check: Callable[[], None] = lambda: None) -> Counter[str]:
+    """Delete the paths: ledgers that name them first, then receipts, so that nothing names a missing file.
+
+    Args:
+        corpus: the corpus.
+        paths: the files by folder.
+        check: is called first, for each folder and after every 100 files; what it raises ends the deletion.
+
+    Returns:
+        How many files were deleted, by folder.
+    """
     gone: Counter[str] = Counter()
+    check()
     if paths.keys() & {"receipts", "chunks"}:
         _forget(corpus.chunks)
     for folder in sorted(paths, key=lambda folder: folder not in ("receipts", "chunks")):
         records_first = sorted(paths[folder], key=lambda path: not path.endswith(".json"))
-        for path in records_first:
+        for number, path in enumerate(records_first):
+            if number % _FILES_PER_CHECK == 0:
+                check()
             corpus.store.delete(path)
             gone[folder] += 1
     return gone

@@ -32,7 +32,8 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         cluster: answers whether SLURM or Ray still has the run's jobs, and cancels them.
 
     Returns:
-        False if the corpus is not free yet, although every process was asked to stop.
+        False if the corpus is not free yet, although every process was asked to stop, or a command that is not a run
+            holds it.
     """
     watcher = RunWatcher(store, cluster)
     state = watcher.poll()
@@ -41,14 +42,18 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         return True
     alone = state.lost and not state.holder.get("jobs")
     if alone:
-        console.print(Text(f"{_name(state)}: {state.lost}"), soft_wrap=True)
+        console.print(Text(f"{state.name}: {state.lost}"), soft_wrap=True)
+    elif state.command:
+        told = f"{state.name}: {_process(state)} holds the corpus, and only runs can be cancelled"
+        console.print(Text(f"{told}; wait for it, press Ctrl-C there, or send it SIGTERM", "yellow"), soft_wrap=True)
+        return False
     else:
-        console.print(f"{_name(state)}: asking {_who(state)} to stop", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{state.name}: asking {_who(state)} to stop", markup=False, highlight=False, soft_wrap=True)
     seen = _stop(console, store, cluster, watcher, state)
     if not seen.over:
         console.print(
             Text(
-                f"{_name(seen)} has been asked, but {_who(seen)} still holds the corpus; it stops at its next "
+                f"{seen.name} has been asked, but {_who(seen)} still holds the corpus; it stops at its next "
                 f"heartbeat. See: pipeline status {store.url} --watch",
                 "yellow",
             ),
@@ -58,6 +63,8 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
     _free(store, seen)
     if seen.done:
         console.print("It had ended before it noticed.")
+    elif state.command:
+        console.print("The corpus is free: run the same command again to finish it.")
     else:
         console.print("Cancelled. Finished work is kept: pipeline run goes on from there.")
     return True
@@ -99,13 +106,13 @@ def _free(store: Store, state: RunState) -> None:
         Lease(store, FOLDER, NAME, held.generation).release()
 
 
-def _name(state: RunState) -> str:
-    return state.run.removeprefix("runs/") or "a run that is being planned"
-
-
 def _who(state: RunState) -> str:
     holder = state.holder
     if holder.get("jobs"):
         return f"SLURM jobs {', '.join(holder['jobs'])} and their workers"
-    soon = f" (it notices within {duration(state.lease_seconds)})"
-    return f"process {holder.get('pid')} of {holder.get('user')} on {holder.get('host')}{soon}"
+    return f"{_process(state)} (it notices within {duration(state.lease_seconds)})"
+
+
+def _process(state: RunState) -> str:
+    holder = state.holder
+    return f"process {holder.get('pid')} of {holder.get('user')} on {holder.get('host')}"

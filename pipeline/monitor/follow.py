@@ -146,14 +146,16 @@ def _title(state: RunState) -> str:
     holder = state.holder
     where = f"jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     beat = f", last heartbeat {state.beat:.0f} s ago" if state.beat is not None else ""
-    what = state.run.removeprefix("runs/") or "a run is being planned"
+    launcher = "" if state.command else f"{state.launcher}, "
     return (
-        f"{what}: {state.launcher}, {holder.get('user')} on {holder.get('host')} ({where}), for "
+        f"{state.name}: {launcher}{holder.get('user')} on {holder.get('host')} ({where}), for "
         f"{duration(state.now - state.started)}{beat}"
     )
 
 
 def _before(state: RunState) -> str:
+    if state.command:
+        return "no run is under way"
     if state.holder.get("jobs"):
         return "the first job, which decides what there is to do, has not answered yet"
     return "nothing has been launched yet"
@@ -266,7 +268,7 @@ def _line(state: RunState, pace: Pace) -> str:
 
 def _show_end(console: Console, store: Store, state: RunState) -> None:
     """Show how a run ended: what it set aside, what failed, and whether nobody closed it."""
-    name = state.run.removeprefix("runs/") or "a run that was being planned"
+    name = state.name
     if state.summary is None:
         console.print(Text(f"{name} was not closed: {state.lost or 'it was killed'}", "red"), soft_wrap=True)
         console.print("Finished work is kept: run the same command again to go on.")

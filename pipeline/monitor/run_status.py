@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from pipeline.base.errors import PipelineError, StorageError, visible
 from pipeline.config.launcher import LauncherSettings
 from pipeline.coordination.leases import Leases, beats
-from pipeline.coordination.lock import FOLDER, NAME, is_held, who_stopped
+from pipeline.coordination.lock import FOLDER, NAME, command_of, is_held, who_stopped
 from pipeline.corpus.runs import CONFIG, PROGRESS, SUMMARY, read_config, read_progress, read_summary
 from pipeline.corpus.view import AGAIN
 from pipeline.monitor.phase_status import PhaseReader, PhaseState
@@ -61,8 +61,9 @@ class Cluster:
 class RunState:
     """The state of a run at one moment.
 
-    `run`: its folder, empty while one is planned. `beat`: seconds since the last heartbeat of its process, if it has
-    one; `lost`: why nobody works on it though nobody closed it; `summary`: how it ended.
+    `run`: its folder, empty while one is planned or another command holds the corpus. `beat`: seconds since the last
+    heartbeat of its process, if it has one; `lost`: why nobody works on it though nobody closed it; `summary`: how it
+    ended.
     """
 
     run: str
@@ -78,6 +79,16 @@ class RunState:
     lost: str = ""
     stopped: str = ""  # who asked it to stop, if somebody did
     summary: dict[str, Any] | None = None
+
+    @property
+    def command(self) -> str:
+        """Return the command that holds the corpus, such as `pipeline purge`, if that is not a run."""
+        return command_of(self.holder)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run, or what else holds the corpus."""
+        return self.run.removeprefix("runs/") or self.command or "a run that is being planned"
 
     @property
     def over(self) -> bool:

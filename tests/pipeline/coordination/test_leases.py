@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from pipeline.base.errors import CorpusError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import Lease, Leases
-from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, check_held, holder_info, locked, set_holder, take_lock
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline
@@ -92,6 +94,27 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
         take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: jobs == ["7", "8"])
     assert take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: False)
     assert len(store.listing("lock")) == 1, "older generations stay"
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+def test_a_command_that_deletes_files_is_not_taken_over(host: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    lease = take_lock(store, SECONDS, holder_info(launcher="gc") | {"host": host})
+    os.utime(tmp_path / lease.path, (time.time() - 60,) * 2)  # its heartbeats are rarer than those of this run
+    with pytest.raises(CorpusError, match=r"by pipeline gc --delete since .* or stop that process") as caught:
+        take_lock(store, SECONDS, holder_info(), take_over=True)
+    assert "take-over" not in str(caught.value) and "cancel" not in str(caught.value) and lease.beat()
+    set_holder(lease, holder_info(launcher="gc", host=host) | {"born": "another"})
+    os.utime(tmp_path / lease.path, (time.time() - 121,) * 2)
+    assert take_lock(store, SECONDS, holder_info()), "it is dead"
+
+
+def test_who_loses_the_lock_is_told_so(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with pytest.raises(CorpusError, match="another process has taken over the lock"), locked(store, "gc") as lease:
+        check_held(lease)
+        store.create(replace(lease, generation=1).path, b"{}")
+        check_held(lease)
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
-from pipeline.maintenance.gc import delete, garbage
+from pipeline.coordination.lock import locked
+from pipeline.maintenance.gc import delete, delete_garbage, find_garbage, garbage
 from pipeline.maintenance.verify import check
 from pipeline.run.options import RunOptions
+from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run
@@ -39,6 +44,30 @@ def test_results_of_older_settings_go(make_config: MakeConfig, tmp_path: Path) -
     assert (out / "codes/notes.txt").exists()
     run(path)  # the old settings again: made again, with the same bytes
     assert data_digests(out) == before
+
+
+def test_what_has_lost_the_lock_deletes_nothing_more(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(make_config(autobleu=None, encode=None))
+    corpus = Corpus(str(tmp_path / "out"))
+    names = [f"{corpus.parts[0]}.00000000-{number:06x}.parquet" for number in range(150)]
+    for name in names:
+        (tmp_path / "out/documents" / name).write_bytes(b"left by a killed attempt")
+
+    delete_one = Store.delete
+
+    def lose(store: Store, path: str) -> None:
+        delete_one(store, path)
+        if path.endswith(names[0]):
+            store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
+
+    with pytest.raises(CorpusError, match="another process has taken over"), locked(corpus.store, "gc") as lease:
+        found = find_garbage(corpus)
+        assert len(found.why) == len(names)
+        monkeypatch.setattr(Store, "delete", lose)
+        delete_garbage(Console(file=io.StringIO()), corpus, found, lease)
+    assert len([name for name in names if (tmp_path / "out/documents" / name).exists()]) == 50
 
 
 def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -17,9 +18,10 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
 from launchers.slurm.jobs import alive
-from pipeline.coordination.lock import CANCEL, ask_to_stop, holder_info, set_holder, take_lock, who_stopped
+from pipeline.coordination.lock import CANCEL, ask_to_stop, holder_info, locked, set_holder, take_lock, who_stopped
 from pipeline.corpus.runs import SUMMARY
 from pipeline.monitor.cancel import cancel
+from pipeline.monitor.follow import show_run
 from pipeline.monitor.run_status import Cluster, RunWatcher
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
@@ -51,6 +53,19 @@ def test_nothing_to_cancel(make_config: MakeConfig) -> None:
     assert pipeline("run", path, "--until", "segment").returncode == 0
     shown = pipeline("cancel", path)
     assert shown.returncode == 0 and "Nothing to cancel" in shown.stdout, shown
+
+
+def test_what_is_no_run_is_named_and_goes_on(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    store, shown = Store(str(tmp_path / "out")), Console(file=io.StringIO(), width=300)
+    with locked(store, "gc") as lease:
+        assert not cancel(shown, store, slurm_cluster())
+        assert show_run(shown, store, slurm_cluster()) and lease.beat()
+    assert isinstance(shown.file, io.StringIO)
+    told = shown.file.getvalue()
+    assert f"pipeline gc --delete: process {os.getpid()} of " in told and "only runs can be cancelled" in told, told
+    assert "no run is under way" in told and "planned" not in told and "launched" not in told, told
 
 
 @pytest.mark.usefixtures("patient")
