@@ -11,6 +11,7 @@ from pipeline.corpus.tombstones import mark_erased, read_tombstones
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
+REPORT = "report"  # the folder of reports, which quote documents
 # stages whose family names other documents
 NAMING = {"duplicates": "duplicates", "near": "near-duplicates", "semantic": "semantic-duplicates"}
 
@@ -28,7 +29,7 @@ def live_files(chunk: ChunkState) -> Iterator[str]:
 
 
 def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] = ()) -> int:
-    """Delete what purged documents left: all files of their chunks except those that the new receipts name.
+    """Delete what purged documents left: reports, and all files of their chunks but those that the new receipts name.
 
     Chunks that are not segmented again yet, or lack one of `stages`, keep their files, from which the other rows are
     copied, unless no run of this configuration would read them.
@@ -39,11 +40,12 @@ def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] 
         stages: the stages that a chunk must have before its older files are deleted.
 
     Returns:
-        How many files were deleted.
+        How many files of chunks were deleted.
     """
     hits = read_tombstones(store, waiting=True).by_chunk
     if not hits:
         return 0
+    delete_reports(store)  # which `purge` has done, unless it was killed before
     states = {one.chunk.id: one for one in chunks if one.chunk.id in hits}
     waiting = {chunk for chunk, state in states.items() if not state.receipt or state.lacks(stages)}
     ready = sorted(set(hits) - waiting)
@@ -59,6 +61,14 @@ def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] 
     gone += _erase_names(store, chunks) if ready else 0
     mark_erased(store, waiting)
     return gone
+
+
+def delete_reports(store: Store) -> int:
+    """Delete all reports, also those that a killed command was writing. Returns how many files were deleted."""
+    paths = store.find(REPORT)
+    for path in paths:
+        store.delete(path)
+    return len(paths)
 
 
 def _erase_names(store: Store, chunks: Collection[ChunkState]) -> int:

@@ -22,13 +22,13 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.base.errors import ConfigError, CorpusError, visible
+from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
 from pipeline.base.formats import counted, plain
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
 from pipeline.corpus.fits import record_of
-from pipeline.corpus.leftovers import ATTEMPT
+from pipeline.corpus.leftovers import ATTEMPT, REPORT, delete_reports
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import create_tombstone, read_tombstones
 from pipeline.maintenance.made_with import exports_made_with, indexes_made_with, models_made_with
@@ -39,7 +39,6 @@ from pipeline.storage.store import Store
 NAMED = 20  # ids that are in no document
 SHOWN = 80  # characters of an id
 FIRST = 5  # ids that are shown, so that a person can check them
-REPORTS = ("report/index.html", "report/interactive.html")
 
 
 @dataclass
@@ -91,7 +90,9 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
     missing = sorted(ids - found.ids)
     refused = not found.hits and not in_advance
     if refused and ids <= read_tombstones(corpus.store).ids:
-        console.print("All of these ids are purged already; nothing was changed.")
+        gone = 0 if dry_run else _delete_reports(corpus.store, "the documents are purged already")
+        done = f"the reports are deleted, which may quote them ({counted(gone, 'file')})" if gone else ""
+        console.print(f"All of these ids are purged already; {done or 'nothing was changed'}.", highlight=False)
         return
     if refused and not dry_run:
         raise ConfigError(_none_found(corpus, file, ids))
@@ -160,11 +161,22 @@ def _record(
 ) -> str:
     """Write the tombstone, from which no reader shows the documents any more, and return its path."""
     path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
-    for report in REPORTS:  # they quote sentences; the next run, or `pipeline report`, writes new ones
-        corpus.store.delete(report)
+    _delete_reports(corpus.store, f"{path} is written, so the documents are purged")
     for one in corpus.store.find("documents", prefix="."):  # of killed writes
         corpus.store.delete(one)
     return path
+
+
+def _delete_reports(store: Store, done: str) -> int:
+    """Delete the reports, which quote sentences; the next run, or `pipeline report`, writes new ones."""
+    try:
+        return delete_reports(store)
+    except (OSError, StorageError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or error
+        raise StorageError(
+            f"{done}, but the folder {store.url}/{REPORT} cannot be deleted, and may still quote them ({why}); fix "
+            "that, and purge the same ids again, or delete that folder by hand"
+        ) from error
 
 
 def _say_made_with(console: Console, corpus: Corpus, indexes: Sequence[str]) -> None:

@@ -16,15 +16,15 @@ import pytest
 from rich.console import Console
 
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.coordination.lock import locked
 from pipeline.corpus.accounting import compute_accounting
-from pipeline.corpus.tombstones import read_tombstones
+from pipeline.corpus.tombstones import create_tombstone, read_tombstones
 from pipeline.export import ExportOptions, export_corpus
-from pipeline.maintenance.purge import purge
+from pipeline.maintenance.purge import find, purge
 from pipeline.maintenance.quarantine import show_quarantine
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan
@@ -266,6 +266,45 @@ def test_what_cannot_be_printed_is_purged_all_the_same(make_config: MakeConfig, 
     with pytest.raises(OSError, match="No space left"):
         purge(Console(file=_Full()), corpus, str(tmp_path / "ids.txt"), False, lambda jobs: False)
     assert gone not in documents(tmp_path / "out")["doc_id"].to_pylist()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_reports_go_also_if_a_kill_left_them(make_config: MakeConfig, tmp_path: Path, killed: bool) -> None:
+    run(path := make_config(autobleu=None, encode=None))
+    out, doc_id = tmp_path / "out", sample_documents("libreoffice-deu", 1)[0]["id"]
+    reports = [out / "report" / name for name in ("index.html", "interactive.html", ".index.html.0a1b2c3d.tmp")]
+    (out / "report").mkdir()
+    for report in reports:
+        report.write_text("quotes it")
+    if killed:  # after the tombstone
+        hits = find(Corpus(str(out)), {doc_id}).hits
+        create_tombstone(Store(str(out)), {doc_id}, hits, "ids.txt")
+        run(path)
+    else:
+        purged(out, doc_id)
+    assert not [report for report in reports if report.exists()]
+    run(path)
+    assert "nothing was changed" in purged(out, doc_id)
+    reports[2].write_text("quotes it")
+    assert "reports are deleted, which may quote them (1 file)" in purged(out, doc_id) and not reports[2].exists()
+
+
+def test_a_report_that_cannot_be_deleted_is_named(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(make_config(autobleu=None, encode=None))
+    (tmp_path / "out/report").mkdir()
+    (tmp_path / "out/report/index.html").write_text("quotes it")
+    delete = Store.delete
+
+    def broken(store: Store, path: str) -> None:
+        if path.startswith("report/"):
+            raise OSError(5, "Input/output error")
+        delete(store, path)
+
+    monkeypatch.setattr(Store, "delete", broken)
+    with pytest.raises(StorageError, match=r"are purged, but the folder .*/report cannot .* \(Input/output error\)"):
+        purged(tmp_path / "out", sample_documents("libreoffice-deu", 1)[0]["id"])
 
 
 def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:
