@@ -41,10 +41,15 @@ _SCHEMA = pa.schema([pa.field("doc_id", pa.string(), nullable=False), pa.field("
 
 @dataclass(frozen=True)
 class Tombstones:
-    """The purged documents. `ids`: all ids ever purged; `by_chunk`: the ids that a chunk held when they were purged."""
+    """The purged documents.
+
+    `ids`: all ids ever purged; `by_chunk`: the ids that a chunk held when they were purged; `paths`: all tombstones
+    that were there.
+    """
 
     ids: frozenset[str] = NONE
     by_chunk: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    paths: frozenset[str] = NONE
 
     def of(self, chunk: str) -> frozenset[str]:
         """Return the purged ids that files of this chunk may still hold."""
@@ -70,7 +75,8 @@ def read_tombstones(store: Store, *, waiting: bool = False) -> Tombstones:
                 ids.add(doc_id)
                 if chunk is not None:
                     by_chunk.setdefault(chunk, set()).add(doc_id)
-    return Tombstones(frozenset(ids), {chunk: frozenset(found) for chunk, found in by_chunk.items()})
+    paths = frozenset(path for path in present if path.endswith(".parquet"))
+    return Tombstones(frozenset(ids), {chunk: frozenset(found) for chunk, found in by_chunk.items()}, paths)
 
 
 def create_tombstone(

@@ -129,7 +129,7 @@ def export_corpus(
             push.upload(console)
             return
     target = ExportTarget(options.to, corpus.url)
-    purged = tombstone_paths(corpus.store)
+    purged = corpus.tombstones.paths
     with target.claimed(), _not_purged(corpus, purged, target):
         _whole(console, corpus)
         with RowProgress(console, corpus.rows) as progress:

@@ -26,7 +26,7 @@ from pipeline.base.errors import CorpusError, visible
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.expectations import Expectation, format_measure, measure_rows
 from pipeline.quality.explore.sample import Sample, read_sample
-from pipeline.storage.replacing import replacing_file
+from pipeline.quality.report.page import write_page
 
 PLACE = "report/interactive.html"
 MOST_BYTES = 4_600_000  # of the data; the whole file is below 5 MB
@@ -53,7 +53,7 @@ def write_explorer(
         The path or URL of the page.
 
     Raises:
-        CorpusError: if no part is finished, or the corpus is damaged.
+        CorpusError: if no part is finished, the corpus is damaged, or documents were purged from it meanwhile.
     """
     if not corpus.parts or not corpus.rows:
         raise CorpusError(f"{corpus.url} has no sentence yet; see: pipeline status {corpus.url}")
@@ -72,8 +72,7 @@ def write_explorer(
         data = _as_json(shared | sample.columns(rows))
     page = render(corpus.view.name, data)
     place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
-    with replacing_file(place) as file:
-        file.write(page)
+    write_page(corpus, place, page)
     return place
 
 

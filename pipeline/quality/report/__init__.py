@@ -23,12 +23,11 @@ from pipeline.quality.report import curated
 from pipeline.quality.report.expected import broken_expectations, expectations
 from pipeline.quality.report.fragility import codes, fragility, prediction
 from pipeline.quality.report.gather import Gathered, gather
-from pipeline.quality.report.page import Block, Headline, Note, Section, number
+from pipeline.quality.report.page import Block, Headline, Note, Section, number, write_page
 from pipeline.quality.report.rows import MAX_ROWS
 from pipeline.quality.report.sections import contents, embeddings, examples, lengths, records, scores, selection
 from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
 from pipeline.select.command import removed_by
-from pipeline.storage.replacing import replacing_file
 
 LONGEST = 600  # characters shown of one text
 
@@ -167,12 +166,12 @@ def write_report(
         The path or URL of the report.
 
     Raises:
-        PipelineError: if the corpus is damaged, or the file cannot be written; an older file then stays as it was.
+        PipelineError: if the corpus is damaged, documents were purged from it meanwhile, or the file cannot be written;
+            an older file then stays as it was, unless it may quote what was purged.
     """
     page = render(gather(corpus, max_rows), fits, drift, removed, expected, compared)
     place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
-    with replacing_file(place) as file:
-        file.write(page.encode())
+    write_page(corpus, place, page.encode())
     return place
 
 

@@ -5,11 +5,19 @@ The template escapes every text. `Said` is text from a document, whose direction
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import fsspec
+
 from pipeline.base import formats
+from pipeline.base.errors import CorpusError
+from pipeline.corpus.reader import Corpus
+from pipeline.corpus.tombstones import tombstone_paths
+from pipeline.storage.remote import translate_errors
+from pipeline.storage.replacing import replacing_file
 
 
 @dataclass(frozen=True)
@@ -116,3 +124,28 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """List names, only the first of many."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def write_page(corpus: Corpus, place: str, page: bytes) -> None:
+    """Write a page that quotes documents of a corpus.
+
+    Args:
+        corpus: the corpus, as it was read.
+        place: the file, at any URL.
+        page: the HTML.
+
+    Raises:
+        CorpusError: if documents were purged since the corpus was read; the page is deleted then.
+        PipelineError: if the file cannot be written; an older file then stays as it was.
+    """
+    seen = corpus.tombstones.paths
+    with replacing_file(place) as file:
+        file.write(page)
+    if tombstone_paths(corpus.store) - seen:  # a later purge finds the page
+        with translate_errors(place), contextlib.suppress(FileNotFoundError):
+            fs, path = fsspec.core.url_to_fs(place)
+            fs.rm_file(path)
+        raise CorpusError(
+            f"documents were purged from {corpus.url} while this report was made, so {place}, which may quote them, is "
+            "deleted; make the report again"
+        )

@@ -29,6 +29,8 @@ from pipeline.maintenance.quarantine import show_quarantine
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan
 from pipeline.quality.explore import write_explorer
+from pipeline.quality.report import write_report
+from pipeline.quality.report.page import write_page
 from pipeline.select.selection import Selection
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
@@ -287,6 +289,25 @@ def test_reports_go_also_if_a_kill_left_them(make_config: MakeConfig, tmp_path: 
     assert "nothing was changed" in purged(out, doc_id)
     reports[2].write_text("quotes it")
     assert "reports are deleted, which may quote them (1 file)" in purged(out, doc_id) and not reports[2].exists()
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_a_report_during_which_documents_are_purged_is_deleted(
+    make_config: MakeConfig, tmp_path: Path, interactive: bool
+) -> None:
+    run(path := make_config(autobleu=None, encode=None))
+    corpus = Corpus(str(tmp_path / "out"))
+    assert corpus.rows  # it is read, and then documents go
+    purged(tmp_path / "out", sample_documents("libreoffice-deu", 1)[0]["id"])
+    run(path)  # even if its files are there no more
+    for to in (None, str(tmp_path / "page.html")):
+        with pytest.raises(CorpusError, match=r"were purged from .* so .*\.html, which may quote them, is deleted"):
+            write_page(corpus, to or f"{corpus.url}/report/index.html", b"quotes it")
+    with pytest.raises(CorpusError):
+        write_explorer(corpus, None, 10**9) if interactive else write_report(corpus)
+    assert not list((tmp_path / "out/report").iterdir()) and not (tmp_path / "page.html").exists()
+    again = Corpus(corpus.url)
+    assert Path(write_explorer(again, None, 10**9) if interactive else write_report(again)).exists()
 
 
 def test_a_report_that_cannot_be_deleted_is_named(
