@@ -11,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease, Leases, beats
 from pipeline.storage.store import Store
@@ -29,6 +31,8 @@ NAME = "run"
 LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
 COMMANDS = {"gc": "gc --delete", "purge": "purge", "repair": "verify --repair", "retry": "retry"}  # by what a lock says
+
+_log = logging.getLogger(__name__)
 
 
 def holder_info(**more: Any) -> dict[str, Any]:
@@ -115,7 +119,21 @@ def locked(
             raise _lost(lease) from error
         raise
     finally:
+        release(lease)
+
+
+def release(lease: Lease) -> None:
+    """Release a lock at the end of a `finally` block.
+
+    If the store cannot be written, an error that is on its way out is the one to report; otherwise that is a warning,
+    since what was to be done is done.
+    """
+    failed = sys.exc_info()[0] is not None
+    try:
         lease.release()
+    except (PipelineError, OSError) as error:
+        if not failed:
+            _log.warning("%s: the lock is not released (%s), and expires by itself", lease.store.url, error)
 
 
 def check_held(lease: Lease) -> None:

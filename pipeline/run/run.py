@@ -25,7 +25,7 @@ from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
-from pipeline.coordination.lock import CANCEL, holder_info, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, holder_info, release, set_holder, take_lock
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
@@ -189,7 +189,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
     finally:
         backend.close()
         if not handed_over:
-            lease.release()
+            release(lease)
 
 
 def _check_consent(console: Console, change: ViewChange | None, options: RunOptions) -> None:

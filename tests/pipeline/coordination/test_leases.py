@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, StorageError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.coordination.lock import CANCEL, check_held, holder_info, locked, set_holder, take_lock
@@ -115,6 +115,21 @@ def test_who_loses_the_lock_is_told_so(tmp_path: Path) -> None:
         check_held(lease)
         store.create(replace(lease, generation=1).path, b"{}")
         check_held(lease)
+
+
+def test_a_lock_that_cannot_be_released_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(lease: Lease) -> None:
+        raise StorageError("cannot write lock/run-000.released")
+
+    monkeypatch.setattr(Lease, "release", full)
+    with pytest.raises(StorageError, match="cannot write tombstones"), locked(Store(str(tmp_path / "a")), "purge"):
+        raise StorageError("cannot write tombstones")
+    assert not caplog.records
+    with locked(Store(str(tmp_path / "b")), "purge"):
+        pass
+    assert "the lock is not released (cannot write lock/run-000.released)" in caplog.text
 
 
 def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
