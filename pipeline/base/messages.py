@@ -6,6 +6,7 @@ what a person would read there as text.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import logging
@@ -65,6 +66,12 @@ class JsonLines(io.StringIO):
 def _line(when: float, level: str, logger: str, message: str, more: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(when, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return json.dumps({"time": at, "level": level, "logger": logger, "message": message} | more)
+
+
+def json_for_output(value: Any, indent: int = 1) -> str:
+    """Return JSON for standard output: in ASCII where that is not UTF-8, since its escapes are not those of JSON."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return json.dumps(value, ensure_ascii=codecs.lookup(encoding).name != "utf-8", indent=indent)
 
 
 def set_log(level: str, form: str = "text") -> None:

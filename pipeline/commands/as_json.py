@@ -7,13 +7,14 @@ number. Times are in seconds, sizes in bytes, shares between 0 and 1; unknown va
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from pipeline.base.messages import json_for_output
 
 if TYPE_CHECKING:
     from pipeline.corpus.reader import Corpus
@@ -33,8 +34,8 @@ SCHEMA = 1
 
 
 def print_json(command: str, value: Mapping[str, Any]) -> None:
-    """Print an object for scripts: UTF-8, without numbers that JSON cannot represent."""
-    typer.echo(json.dumps({"schema": SCHEMA, "command": command} | plain(value), ensure_ascii=False, indent=1))
+    """Print an object for scripts, without numbers that JSON cannot represent."""
+    typer.echo(json_for_output({"schema": SCHEMA, "command": command} | plain(value)))
 
 
 def plain(value: Any) -> Any:

@@ -243,15 +243,14 @@ def files(
 
       pipeline files s3://mine/corpus --json
     """
-    import json
-
+    from pipeline.base.messages import json_for_output
     from pipeline.export.sql import families_of, live_files
 
     corpus = open_corpus(place)
     families = [family] if family else families_of(corpus)
     found = [{"family": one, "file": file} for one in families for file in live_files(corpus, one)]
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        typer.echo(json_for_output(found))
     else:
         for row in found:
             typer.echo(row["file"])

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from pipeline.base.messages import json_for_output
 from pipeline.config.load import MAY_BE_EMPTY
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
@@ -62,7 +63,7 @@ def corpus_schema() -> Schema:
 
 def print_schema() -> None:
     """Print the schema to standard output, for a file or another program."""
-    sys.stdout.write(_text())
+    sys.stdout.write(json_for_output(corpus_schema(), 2) + "\n")
 
 
 def write_schema(console: Console, to: str) -> None:

@@ -74,6 +74,16 @@ def test_the_program_begins_where_ctrl_c_is_handled() -> None:
     assert "pipeline = pipeline.__main__:main" in (Path(__file__).parents[2] / "setup.cfg").read_text()
 
 
+def test_an_output_that_is_not_utf_8(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    path.write_text(re.sub("name: .*", "name: 中 → ü", path.read_text()), encoding="utf-8")
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    run = pipeline_process("run", path, "--until", "segment", env=ascii_only)
+    assert run.returncode == 0 and "\\u4e2d \\u2192 \\xfc" in run.stdout, run
+    assert len(list((tmp_path / "out/runs").glob("*/summary.json"))) == 1
+    assert json.loads(pipeline_process("status", path, "--json", env=ascii_only).stdout)["name"] == "中 → ü"
+
+
 def test_stages_one_after_the_other(make_config: MakeConfig) -> None:
     path = make_config()
     assert pipeline("run", path, "--until", "segment").returncode == 0

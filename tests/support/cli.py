@@ -7,6 +7,7 @@ import functools
 import gc
 import io
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -49,9 +50,10 @@ def pipeline(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def pipeline_process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own, for what depends on that."""
-    return subprocess.run([PIPELINE, *map(str, arguments)], capture_output=True, text=True, timeout=900)
+def pipeline_process(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, for what depends on that, with more variables in its environment."""
+    command = [PIPELINE, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=os.environ | (env or {}))
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
