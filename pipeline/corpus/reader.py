@@ -373,6 +373,10 @@ class Corpus:
         found.check(self._identity, found.metric)
         return found
 
+    def fitting(self, index: NearestIndex | None) -> NearestIndex | None:
+        """Return an index if it is of this state of the corpus, and otherwise None."""
+        return index if index and index.identity == self._identity else None
+
     @property
     def _identity(self) -> str:
         """A digest of the recipes, the chunks and what was purged."""

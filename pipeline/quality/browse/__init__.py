@@ -3,13 +3,14 @@
 The server reads what a page needs and nothing in advance: the first rows of millions appear at once, and a filter or an
 order says how far it is while it reads (`find.py`). The page is plain HTML, CSS and JavaScript of ours; its policy lets
 no other script run and no text become markup, and all text of documents goes into text nodes (`guard.py`, `shown.py`).
-The corpus is the one that the newest run had made when the command began, and nothing is ever written.
+What is shown is the corpus as it is at each request (`server.py`), and nothing is ever written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import secrets
 import socket
 import webbrowser
@@ -121,7 +122,13 @@ def server_of(corpus: Corpus, token: str, index: NearestIndex | None) -> uvicorn
         application(corpus, token, index), http="h11", ws="none", loop="asyncio", lifespan="off", log_level="error",
         access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=LAST_SECONDS,
     )  # fmt: skip
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     return uvicorn.Server(config)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether a message of the server says more than that an answer broke off, of which `Guard` says why."""
+    return "without completing response" not in record.getMessage()
 
 
 def _asking(where: str | None) -> str:

@@ -113,6 +113,7 @@ async function look({top = false, all = false} = {}) {
   try {
     const answer = await ask("rows", question, mine.signal, (said) => { last = said; busy(said); });
     if (waiting !== mine) return;
+    if (answer.opened !== corpus.opened) await renew();
     page = {...answer, seconds: (performance.now() - began) / 1000};
     clearTimeout(slow);
     idle();
@@ -530,6 +531,19 @@ function controls() {
   for (const count of corpus.pages) byId("count").append(element("option", {value: count}, count));
 }
 
+function about(more = "") {
+  columns = new Map(corpus.columns.map((one) => [one.name, one]));
+  document.title = `${corpus.name} – pipeline browse`;
+  byId("name").textContent = corpus.name;
+  byId("about").replaceChildren(`${counted(corpus.rows, "sentence")} in ${counted(corpus.parts, "part")} · `, element("bdi", {}, corpus.url), more);
+}
+
+async function renew() {  // after a run or a purge
+  corpus = await ask("corpus", {});
+  about(" · changed since this page was loaded; reload it for new columns");
+  asked.shown = asked.shown.filter((name) => columns.has(name));
+}
+
 async function start() {
   try {
     corpus = await ask("corpus", {});
@@ -538,10 +552,7 @@ async function start() {
     byId("wrong").hidden = false;
     return;
   }
-  columns = new Map(corpus.columns.map((one) => [one.name, one]));
-  document.title = `${corpus.name} – pipeline browse`;
-  byId("name").textContent = corpus.name;
-  byId("about").replaceChildren(`${counted(corpus.rows, "sentence")} in ${counted(corpus.parts, "part")} · `, element("bdi", {}, corpus.url));
+  about();
   asked = fromAddress();
   controls();
   await look();

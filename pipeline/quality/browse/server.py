@@ -3,24 +3,34 @@
 Every answer except the page's own files consists of lines of JSON: `{"read": …, "found": …}` a few times a second while
 work goes on, then `{"done": …}` or `{"error": …}`. The work runs in a thread; when the browser disconnects, because it
 asks for another page or its window is closed, the work ends at its next row group.
+
+What is served is the corpus as the newest run that has ended left it, without what was purged since: before each answer
+the folders of runs and the tombstones are listed, and if there are others, the corpus is opened again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.base.errors import ConfigError, PipelineError, visible
+from pipeline.base.errors import ConfigError, CorpusError, MissingError, PipelineError, visible
 from pipeline.conditions.expression import ExpressionError
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.runs import SUMMARY
+from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
+from pipeline.corpus.tombstones import read_tombstones, tombstone_paths
+from pipeline.corpus.view import View
 from pipeline.quality.browse.find import Finder, Question
 from pipeline.quality.browse.guard import Guard
 from pipeline.quality.browse.neighbours import neighbours
@@ -28,6 +38,8 @@ from pipeline.quality.browse.shown import around, described, looked_at, shown_co
 from pipeline.quality.browse.use import use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from pipeline.quality.extract import stream
+from pipeline.storage import layout
+from pipeline.storage.store import Store
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -72,43 +84,91 @@ def _file(folder: str, name: str, kind: str) -> Callable[[Request], Response]:
     return lambda _: Response(content, headers={"content-type": kind})
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """What names a state of a corpus: the newest run that has ended, if any has, and the files of tombstones."""
+
+    run: str | None
+    tombstones: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The corpus as it was at a moment; `number`: how often it was opened before."""
+
+    moment: _Moment
+    number: int
+    corpus: Corpus
+    finder: Finder
+    index: NearestIndex | None
+
+
+def _moment(store: Store) -> _Moment:
+    ended = (name for name in reversed(store.folders(layout.RUNS)) if store.exists(f"{layout.RUNS}/{name}/{SUMMARY}"))
+    return _Moment(next(ended, None), tuple(store.find(TOMBSTONES)))
+
+
+def _opened_again(before: _Opened, moment: _Moment) -> _Opened:
+    """Open the corpus of this moment. An index of another state is not used any more."""
+    corpus, index = before.corpus, before.index
+    ended = moment.run if moment.run != before.moment.run else None
+    view = View.read(corpus.store, f"{layout.RUNS}/{ended}") if ended else corpus.view
+    corpus = Corpus(corpus.url, view, corpus.store)
+    return _Opened(moment, before.number + 1, corpus, Finder(corpus), corpus.fitting(index))
+
+
 class _Served:
     """The endpoints. Their names are those of the paths."""
 
     def __init__(self, corpus: Corpus, index: NearestIndex | None) -> None:
-        self._corpus, self._index, self._finder = corpus, index, Finder(corpus)
+        self._one_at_a_time = threading.Lock()
+        self._opened = _Opened(_moment(corpus.store), 0, corpus, Finder(corpus), index)
+        if read_tombstones(corpus.store, waiting=True) != corpus.tombstones:  # purged since it was opened
+            self._opened = _opened_again(self._opened, self._opened.moment)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="browse")
+
+    def _now(self) -> _Opened:
+        """Return the corpus as it is now."""
+        with self._one_at_a_time:
+            moment = _moment(self._opened.corpus.store)
+            if moment != self._opened.moment:
+                self._opened = _opened_again(self._opened, moment)
+            return self._opened
 
     async def corpus(self, request: Request) -> Response:
         """What the page has to know first."""
-        return self._worked(lambda _: described(self._corpus) | {"pages": PAGES, "index": self._index is not None})
+
+        def work(now: _Opened, _: Watch) -> dict[str, Any]:
+            return described(now.corpus) | {"pages": PAGES, "index": now.index is not None, "opened": now.number}
+
+        return self._worked(work)
 
     async def rows(self, request: Request) -> Response:
         """One page of rows."""
         asked = request.query_params
         question = Question(asked.get("where") or None, asked.get("sort") or None, asked.get("down") == "1")
 
-        def work(watch: Watch) -> dict[str, Any]:
+        def work(now: _Opened, watch: Watch) -> dict[str, Any]:
             start, count = _whole(asked, "start", 0), min(max(_whole(asked, "count", PAGES[0]), 1), PAGES[-1])
-            found = self._finder.find(question, start, count, watch, all_rows=asked.get("all") == "1")
-            names = shown_columns(self._corpus, _names(asked.get("columns")))
-            rows = shown_rows(self._corpus, found.places, names)
-            return {"rows": rows, "start": start, "read": found.read, "found": found.found, "whole": found.whole}
+            found = now.finder.find(question, start, count, watch, all_rows=asked.get("all") == "1")
+            names = shown_columns(now.corpus, _names(asked.get("columns")))
+            page = {"rows": shown_rows(now.corpus, found.places, names), "start": start, "opened": now.number}
+            return page | {"read": found.read, "found": found.found, "whole": found.whole}
 
         return self._worked(work)
 
     async def row(self, request: Request) -> Response:
         """All of one row, and what stands around it."""
         asked = request.query_params
-        return self._worked(lambda _: looked_at(self._corpus, asked.get("part", ""), _whole(asked, "row", 0)))
+        return self._worked(lambda now, _: looked_at(now.corpus, asked.get("part", ""), _whole(asked, "row", 0)))
 
     async def document(self, request: Request) -> Response:
         """More of what stands around a row."""
         asked = request.query_params
 
-        def work(_: Watch) -> dict[str, Any]:
+        def work(now: _Opened, _: Watch) -> dict[str, Any]:
             before, after = _whole(asked, "before", 0), _whole(asked, "after", 0)
-            return around(self._corpus, asked.get("part", ""), _whole(asked, "row", 0), before, after)
+            return around(now.corpus, asked.get("part", ""), _whole(asked, "row", 0), before, after)
 
         return self._worked(work)
 
@@ -116,17 +176,17 @@ class _Served:
         """The rows with the nearest embeddings."""
         asked = request.query_params
 
-        def work(watch: Watch) -> dict[str, Any]:
-            where = self._finder.condition(asked.get("where"))
+        def work(now: _Opened, watch: Watch) -> dict[str, Any]:
+            where = now.finder.condition(asked.get("where"))
             place = asked.get("part", ""), _whole(asked, "row", 0)
-            return {"rows": neighbours(self._corpus, *place, where, self._index, watch)}
+            return {"rows": neighbours(now.corpus, *place, where, now.index, watch)}
 
         return self._worked(work)
 
     async def use(self, request: Request) -> Response:
         """How the rows of the filter are used elsewhere."""
         asked = request.query_params
-        return self._worked(lambda _: vars(use_of(self._corpus, self._finder.condition(asked.get("where")))))
+        return self._worked(lambda now, _: vars(use_of(now.corpus, now.finder.condition(asked.get("where")))))
 
     async def download(self, request: Request) -> Response:
         """The rows of the filter, as a file."""
@@ -135,18 +195,45 @@ class _Served:
         try:
             if ending not in KINDS:
                 raise ConfigError(f"format is {asked.get('format')}; allowed: {', '.join(one[1:] for one in KINDS)}")
-            where = self._finder.condition(asked.get("where"))
-            pieces = stream(self._corpus, f"rows{ending}", where=where, columns=_names(asked.get("columns")))
+            now = await run_in_threadpool(self._now)
+            where = now.finder.condition(asked.get("where"))
+            pieces = stream(now.corpus, f"rows{ending}", where=where, columns=_names(asked.get("columns")))
         except (PipelineError, OSError) as error:
             return JSONResponse({"error": visible(str(error))}, status_code=400)
         name = "".join(
-            sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in self._corpus.view.name
+            sign if sign.isascii() and (sign.isalnum() or sign in "-_") else "-" for sign in now.corpus.view.name
         )
         disposition = f'attachment; filename="{name[:80]}{ending}"'
-        return StreamingResponse(pieces, media_type=KINDS[ending], headers={"content-disposition": disposition})
+        return StreamingResponse(
+            self._unchanged(now, pieces), media_type=KINDS[ending], headers={"content-disposition": disposition}
+        )
 
-    def _worked(self, work: Callable[[Watch], dict[str, Any]]) -> Response:
-        return StreamingResponse(self._lines(work), media_type="application/x-ndjson")
+    def _unchanged(self, now: _Opened, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the pieces of a download as long as nothing is purged. Raises `CorpusError` if something is, or if a
+        run has removed files meanwhile.
+        """
+        again = "a download broke off, since {} meanwhile; download it again"
+        try:
+            for piece in pieces:
+                if not tombstone_paths(now.corpus.store).issubset(now.moment.tombstones):
+                    raise CorpusError(again.format("documents were purged"))
+                yield piece
+        except MissingError as error:
+            if self._now() is now:
+                raise
+            raise CorpusError(again.format("the corpus has changed")) from error
+
+    def _worked(self, work: Callable[[_Opened, Watch], dict[str, Any]]) -> Response:
+        def once_more(watch: Watch) -> dict[str, Any]:
+            opened = self._now()
+            try:
+                return work(opened, watch)
+            except MissingError:
+                if (now := self._now()) is opened:
+                    raise
+            return work(now, watch)  # a run has removed files since it was opened
+
+        return StreamingResponse(self._lines(once_more), media_type="application/x-ndjson")
 
     async def _lines(self, work: Callable[[Watch], dict[str, Any]]) -> AsyncIterator[str]:
         """Yield lines of JSON until the work is done. Whoever stops reading ends the work."""

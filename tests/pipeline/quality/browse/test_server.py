@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.part_reader import PartReader
+from pipeline.corpus.tombstones import create_tombstone
 from pipeline.quality.browse import listening, server_of
 from pipeline.quality.browse.find import Finder, Question
 from pipeline.quality.browse.guard import HEADERS
 from pipeline.quality.browse.neighbours import COUNT, neighbours
+from pipeline.quality.browse.server import _Served
 from pipeline.quality.browse.shown import looked_at
 from pipeline.quality.browse.watch import Watch
+from pipeline.storage import layout
 from tests.conftest import write_config, write_jsonl
 from tests.pipeline.quality.browse.expected import expected
 from tests.support.chromium import chromium
@@ -81,6 +84,26 @@ def browsed(*arguments: object) -> Iterator[Served]:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=SECONDS)
         assert (process.returncode, errors) == (0, "")
+
+
+@contextmanager
+def in_a_thread(corpus: Corpus) -> Iterator[Callable[[str], http.client.HTTPResponse]]:
+    """A server in this process, and what asks it for a path."""
+    with closing(listening(0)) as listener:
+        server = server_of(corpus, "token", None)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+
+        def get(path: str) -> http.client.HTTPResponse:
+            connection = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=SECONDS)
+            connection.request("GET", f"/token/{path}")
+            return connection.getresponse()
+
+        try:
+            yield get
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -208,24 +231,59 @@ def test_damage_is_told_and_an_early_end_is_seen(
         (damaged,) = (tmp_path / "out" / family).glob(f"{one}.*")
         (source,) = (Path(hostile.url) / another).glob(f"{one}.*")
         damaged.write_bytes(source.read_bytes())
-    with closing(listening(0)) as listener:
-        server = server_of(corpus, "token", None)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            for path in ("nearest", "download"):
-                connection = http.client.HTTPConnection(*listener.getsockname(), timeout=SECONDS)
-                connection.request("GET", f"/token/{path}?part={one}&row=0&format=csv")
-                if path == "nearest":
-                    assert "is damaged: it has no embedding" in json.loads(connection.getresponse().read())["error"]
-                else:
-                    with pytest.raises(http.client.IncompleteRead):
-                        connection.getresponse().read()
-        finally:
-            server.should_exit = True
-            thread.join()
+    with in_a_thread(corpus) as get:
+        assert "is damaged: it has no embedding" in json.loads(get(f"nearest?part={one}&row=0").read())["error"]
+        with pytest.raises(http.client.IncompleteRead):
+            get("download?format=csv").read()
     told = capfd.readouterr().err
-    assert "Traceback" not in told and f"/language/{one}" in told and "is damaged: it has no" in told, told
+    assert told.count("\n") == 1 and f"/language/{one}" in told and "is damaged: it has no" in told, told
+
+
+def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:
+    texts = ["Keep this sentence.", "Forget that sentence."]
+    records = [{"id": text[0], "lang": "eng_Latn", "title": "t", "text": text} for text in texts]
+    write_jsonl(tmp_path / "in/a.jsonl", records)
+    config = write_config(tmp_path, encode=None, autobleu=None)
+    assert pipeline("run", config).returncode == 0
+    (tmp_path / "ids").write_text("F\n")
+    with in_a_thread(Corpus(str(tmp_path / "out"))) as get:
+
+        def seen() -> tuple[int, list[str]]:
+            answer = json.loads(get("rows").read().splitlines()[-1])["done"]
+            shown = ["".join(piece[1] for piece in row["text"]) for row in answer["rows"]]
+            assert [json.loads(line)["text"] for line in get("download?format=jsonl").read().splitlines()] == shown
+            return answer["opened"], shown
+
+        assert seen() == (0, texts)
+        assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids").returncode == 0
+        assert seen() == (1, texts[:1])
+        assert pipeline("run", config).returncode == 0
+        opened, shown = seen()
+        assert opened > 1 and shown == texts[:1]
+
+
+def test_a_download_breaks_off_when_documents_are_purged(corpus: Corpus, tmp_path: Path) -> None:
+    copy = Corpus(str(shutil.copytree(corpus.url, tmp_path / "out")))
+    served = _Served(copy, None)
+    now = served._now()
+    pieces = served._unchanged(now, iter([b"1", b"2"]))
+    assert next(pieces) == b"1"
+    create_tombstone(copy.store, ["an id"], {}, "a test")
+    with pytest.raises(CorpusError, match="broke off, since documents were purged meanwhile; download it again"):
+        next(pieces)
+
+    def gone() -> Iterator[bytes]:
+        yield b"1"
+        raise MissingError("the file is missing, though a receipt names it")
+
+    now = served._now()
+    run = copy.store.folders(layout.RUNS)[-1]
+    newer = shutil.copytree(tmp_path / "out/runs" / run, tmp_path / f"out/runs/9{run[1:]}")
+    (newer / "summary.json").touch()
+    with pytest.raises(CorpusError, match="broke off, since the corpus has changed meanwhile"):
+        list(served._unchanged(now, gone()))
+    with pytest.raises(MissingError):
+        list(served._unchanged(served._now(), gone()))
 
 
 @pytest.mark.slow  # a second process starts
