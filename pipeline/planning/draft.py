@@ -6,10 +6,12 @@ languages by the column that has codes, or else by the texts. The resulting file
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shlex
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -90,8 +92,8 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         output: the folder of the corpus; None for `runs/NAME`.
 
     Returns:
-        YAML with comments, and one line for each input whose text lies elsewhere for the most part, and for each kind
-        of file in a folder that is left out.
+        YAML with comments, and one line for each input whose text lies elsewhere for the most part, for each kind of
+        file in a folder that is left out, and for a name that is taken.
 
     Raises:
         ConfigError: if most of what a place holds cannot be read as documents; it says why of all kinds of files there.
@@ -123,9 +125,13 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
     if not found:
         hints = "".join(f"; {hint}" for hint in _hints(others))
         raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
-    name = name or _name(data[0])
-    text = _written(found, others, empty, left_out, to, name, output or f"runs/{name}")
-    return text, [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
+    notes = [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
+    if name is None:
+        name = _name(data[0])
+        if output is None and (to.parent / "runs" / name).exists():
+            taken, name = name, _free(to.parent / "runs", name)
+            notes.append(f"runs/{visible(taken)} exists already, so this corpus is called {visible(name)}")
+    return _written(found, others, empty, left_out, to, name, output or f"runs/{name}"), notes
 
 
 def _hints(others: Sequence[str]) -> list[str]:
@@ -135,7 +141,7 @@ def _hints(others: Sequence[str]) -> list[str]:
 
 def _groups(place: str) -> tuple[list[_Group], list[str]]:
     """Return the files below a place by extension, and the names of those that are not documents."""
-    if is_remote(place) or (any(sign in place for sign in "*?[") and not os.path.lexists(Path(place).expanduser())):
+    if is_remote(place) or _is_pattern(place):
         return [_Group(place, _listed(place))], []
     path = Path(place).expanduser()
     if path.is_file():
@@ -161,6 +167,11 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
         pattern = f"{place.rstrip('/')}/{'**/' * deep}*{kind}"
         groups.append(_Group(pattern, _listed(pattern)))
     return groups, unknown
+
+
+def _is_pattern(place: str) -> bool:
+    there = not is_remote(place) and os.path.lexists(Path(place).expanduser())
+    return any(sign in place for sign in "*?[") and not there
 
 
 def _listed(place: str) -> list[InputFile]:
@@ -313,10 +324,20 @@ def _languages(texts: Sequence[str]) -> tuple[Counter[str], int]:
 
 
 def _name(place: str) -> str:
-    """Name a corpus after the last word of a place."""
-    words = [word for word in re.split(r"[^A-Za-z0-9]+", re.split(r"[*?\[]", place)[0]) if word]
-    known = {one.strip(".") for one in (*FORMATS, *COMPRESSIONS)}
-    return next((word for word in reversed(words) if word.lower() not in known), "corpus")
+    """Name a corpus after a file without its extensions, after a folder, or after the folder of a pattern."""
+    path = _absolute(place)
+    if _is_pattern(place):
+        path = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
+    name = path.rstrip("/").rpartition("/")[2] if is_remote(place) else Path(os.path.normpath(path)).name
+    if not Path(path).is_dir():
+        name = name.removesuffix(_kind(name))
+    signs = unicodedata.normalize("NFC", name)
+    kept = "".join(one if one in "_-." or unicodedata.category(one)[0] in "LMN" else " " for one in signs)
+    return "-".join(kept.split()).strip("-.") or "corpus"
+
+
+def _free(folder: Path, name: str) -> str:
+    return next(other for number in itertools.count(2) if not (folder / (other := f"{name}-{number}")).exists())
 
 
 def _shares(found: Sequence[Draft]) -> Counter[str]:

@@ -118,6 +118,42 @@ def test_ids_alike_are_no_ids_and_odd_names_are_quoted(tmp_path: Path) -> None:
     assert one.id is None and one.text == "my: text #1" and one.lang == "eng_Latn"
 
 
+@pytest.mark.parametrize(
+    ("file", "place", "name"),
+    [
+        ("books.v1/a.jsonl", "books.v1", "books.v1"),
+        ("novels.v1/a.jsonl", "novels.v1/*.jsonl", "novels.v1"),
+        ("dätä/a.jsonl", "./dätä/", "dätä"),
+        ("中文.jsonl", "中文.jsonl", "中文"),
+        ("bz2/a.jsonl", "bz2", "bz2"),
+        ("हिन्दी/x/part-0.jsonl", "हिन्दी/**/part-*.jsonl", "हिन्दी"),
+        ("here/a.jsonl", "here/.", "here"),
+        ("my  books: 1.jsonl", "my  books: 1.jsonl", "my-books-1"),
+        ("+/a.jsonl", "+", "corpus"),
+    ],
+)
+def test_a_corpus_is_called_like_its_data(file: str, place: str, name: str) -> None:
+    write_jsonl(Path(file), [{"id": "1", "text": ENGLISH}])
+    config = drafted(place)
+    assert config.name == name and config.output.endswith(f"/runs/{name}")
+    Path("corpus.yaml").unlink()
+    for number in (2, 3):
+        Path(config.output).mkdir(parents=True)
+        again = pipeline("init", place)
+        assert f"runs/{name} exists already, so this corpus is called {name}-{number}" in again.stdout, said(again)
+        config = load_config("corpus.yaml")
+        Path("corpus.yaml").unlink()
+    assert drafted(place, "--name", name).name == name
+
+
+def test_a_folder_may_be_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_jsonl(tmp_path / "letters/a.jsonl", [{"id": "1", "text": ENGLISH}])
+    monkeypatch.chdir(tmp_path / "letters")
+    for place in (".", "*.jsonl", "../letters"):
+        printed = pipeline("init", place, "--to", "-")
+        assert yaml.safe_load(printed.stdout)["name"] == "letters", said(printed)
+
+
 def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 1))
     (tmp_path / "corpus.yaml").write_text("mine")
