@@ -123,9 +123,13 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     output = str(Path.cwd() / "runs" / config.name) if shipped else _resolve(config.output, base)
     for number, one in enumerate(inputs):
         folder = one.path.partition("**")[0].rstrip("/")  # a pattern without ** reaches no folder below
-        if f"{output}/".startswith(f"{folder}/"):
+        below = f"{output}/".removeprefix(f"{folder}/").split("/")
+        if f"{output}/".startswith(f"{folder}/") and not any(part[:1] in (".", "_") for part in below if part):
             place = config.place("input", str(number), "path")
-            mistakes.append(f"{place}: output {output} lies inside input {one.path}, which would read it; move it")
+            mistakes.append(
+                f"{place}: output {output} lies inside input {one.path}, which would read it; move it, "
+                "or put it into a folder whose name begins with _, which inputs leave out"
+            )
     return config.model_copy(update={"output": output, "input": inputs}), mistakes
 
 

@@ -103,9 +103,11 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
     empty: list[str] = []
     refused: list[str] = []
     left_out: list[str] = []
-    for place in data:
-        groups, unknown = _groups(place)
+    looked = [_groups(place) for place in data]
+    once = _once_each([group for groups, _ in looked for group in groups])
+    for groups, unknown in looked:
         others += unknown
+        groups = [group for group in groups if any(group is one for one in once)]
         filled = [group for group in groups if group.bytes]
         if filled:  # if none is, `_entry` says so
             empty += [group.pattern for group in groups if not group.bytes]
@@ -126,12 +128,13 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         hints = "".join(f"; {hint}" for hint in _hints(others))
         raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
     notes = [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
+    runs = "_runs" if any(_reaches(one.path, to.parent / "runs") for one in found) else "runs"
     if name is None:
         name = _name(data[0])
-        if output is None and (to.parent / "runs" / name).exists():
-            taken, name = name, _free(to.parent / "runs", name)
-            notes.append(f"runs/{visible(taken)} exists already, so this corpus is called {visible(name)}")
-    return _written(found, others, empty, left_out, to, name, output or f"runs/{name}"), notes
+        if output is None and (to.parent / runs / name).exists():
+            taken, name = name, _free(to.parent / runs, name)
+            notes.append(f"{runs}/{visible(taken)} exists already, so this corpus is called {visible(name)}")
+    return _written(found, others, empty, left_out, to, name, output or f"{runs}/{name}"), notes
 
 
 def _hints(others: Sequence[str]) -> list[str]:
@@ -153,6 +156,9 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
     unknown = []
     for below, folders, names in os.walk(path):
         folders[:] = sorted(one for one in folders if one[:1] not in "._")
+        if layout.CORPUS_FILE in names and Path(below) != path:  # no documents, but what was made of some
+            folders.clear()
+            continue
         arrow = any(file.endswith(".arrow") for file in names)
         for file in sorted(names):
             if file in ABOUT_DATASETS or (arrow and file == STATE):
@@ -172,6 +178,24 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
 def _is_pattern(place: str) -> bool:
     there = not is_remote(place) and os.path.lexists(Path(place).expanduser())
     return any(sign in place for sign in "*?[") and not there
+
+
+def _once_each(groups: Sequence[_Group]) -> list[_Group]:
+    """Leave out what another group reads too: the same files under another name, or some of them."""
+    files = [frozenset(file.url for file in group.files) for group in groups]
+    return [
+        group
+        for number, group in enumerate(groups)
+        if not any(files[number] < other for other in files) and files[number] not in files[:number]
+    ]
+
+
+def _reaches(pattern: str, folder: Path) -> bool:
+    """Return whether an input reads what lies in a folder. It leaves out those that begin with _ or a dot."""
+    above, deep, _ = pattern.partition("**")
+    return (
+        bool(deep) and not is_remote(pattern) and folder.absolute().is_relative_to(os.path.normpath(_absolute(above)))
+    )
 
 
 def _listed(place: str) -> list[InputFile]:

@@ -154,6 +154,37 @@ def test_a_folder_may_be_where_one_stands(tmp_path: Path, monkeypatch: pytest.Mo
         assert yaml.safe_load(printed.stdout)["name"] == "letters", said(printed)
 
 
+def test_the_corpus_of_folders_below_lies_where_they_are_not_read(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "notes/a.jsonl", [{"id": "1", "text": ENGLISH}])
+    config = drafted(".", "--name", "mine")
+    assert config.output == str(tmp_path / "_runs/mine")
+    assert pipeline("run", "corpus.yaml", "--until", "segment").returncode == 0
+    again = pipeline("plan", "corpus.yaml")
+    assert again.returncode == 0 and re.search(r"segment +1 chunk", again.stdout), said(again)
+    Path("corpus.yaml").write_text(Path("corpus.yaml").read_text().replace("_runs/", "runs/"))
+    inside = pipeline("plan", "corpus.yaml")
+    assert inside.returncode == 2 and "put it into a folder whose name begins with _" in inside.stderr
+
+
+def test_a_corpus_is_not_taken_for_documents(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"id": "1", "text": ENGLISH}])
+    drafted(".", "--name", "mine")
+    assert pipeline("run", "corpus.yaml", "--until", "segment").returncode == 0
+    Path("corpus.yaml").unlink()
+    (only,) = drafted(".").input
+    assert only.path == str(tmp_path / "*.jsonl")
+
+
+@pytest.mark.parametrize(
+    "places", [["books/", "./books"], ["books/*.jsonl", "books"], ["books/a.jsonl", "books", "books/a.jsonl"]]
+)
+def test_what_is_named_twice_is_read_once(tmp_path: Path, places: list[str]) -> None:
+    for name in "ab":
+        write_jsonl(tmp_path / f"books/{name}.jsonl", [{"id": name, "text": ENGLISH}])
+    (only,) = drafted(*places).input
+    assert only.path == str(tmp_path / "books/*.jsonl")
+
+
 def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 1))
     (tmp_path / "corpus.yaml").write_text("mine")
