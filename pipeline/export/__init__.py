@@ -274,8 +274,10 @@ def _record(console: Console, kind: str, selection: Selection, place: str, writt
             selection.digest, format=kind, sentences=written["sentences"], sequences=written["sequences"],
         )  # fmt: skip
     except StorageError as error:
+        cause = error.__cause__
+        why = (isinstance(cause, OSError) and cause.strerror) or error  # the export is done: nothing is to be repeated
         console.print(
-            f"The corpus does not record this export, so purge and gc do not know it: {error}",
+            f"The corpus does not record this export, so purge and gc do not know it: {why}",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 

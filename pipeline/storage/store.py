@@ -42,8 +42,8 @@ _REMEDIES = {
     errno.ENOSPC: "make space on that disk",
     errno.EDQUOT: "make space, or have the quota raised",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EACCES: "let this user write there, or choose another output",
-    errno.EROFS: "choose another output",
+    errno.EACCES: "let this user write there, or give a new corpus another output",
+    errno.EROFS: "mount that file system for writing, or give a new corpus another output",
 }
 
 _UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.tmp")

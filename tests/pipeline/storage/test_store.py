@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import socket
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
 from pipeline.storage.store import Store
 
 
@@ -99,6 +100,17 @@ def test_nothing_temporary_stays(tmp_path: Path) -> None:
     store.create("a", b"2")
     store.write("b", b"3")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b"]
+
+
+def test_what_is_read_only_is_to_be_made_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another output would be another corpus, without what is purged or deleted here."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StorageError, match=r"system; mount that file system for writing, or .* a new corpus another"):
+        Store(str(tmp_path / "corpus")).create("lock/a", b"1")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "link in a circle"])
