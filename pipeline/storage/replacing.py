@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import fsspec
@@ -35,7 +36,10 @@ def replacing_file(url: str) -> Iterator[IO[bytes]]:
                 file.flush()
                 if local:
                     os.fsync(file.fileno())
-            fs.mv(temporary, path)
+            if local:
+                Path(temporary).replace(path)  # `fs.mv` would copy where renaming fails, and readers see half a file
+            else:
+                fs.mv(temporary, path)
         except BaseException as error:
             with contextlib.suppress(Exception):  # the first error is the one to report
                 fs.rm_file(temporary)

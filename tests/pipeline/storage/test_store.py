@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, PipelineError, StorageError
+from pipeline.storage.replacing import replacing_file
 from pipeline.storage.store import Store
 
 
@@ -111,6 +112,19 @@ def test_what_is_read_only_is_to_be_made_writable(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(StorageError, match=r"system; mount that file system for writing, or .* a new corpus another"):
         Store(str(tmp_path / "corpus")).create("lock/a", b"1")
+
+
+def test_a_file_that_cannot_get_its_name_is_not_copied_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "page.html").write_bytes(b"before")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(PipelineError, match="cannot be written"), replacing_file(str(tmp_path / "page.html")) as file:
+        file.write(b"after")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "link in a circle"])
