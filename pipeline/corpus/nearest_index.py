@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,14 +98,19 @@ class NearestIndex:
         return [(self._parts[of], int(one - self._starts[of])) for of, one in zip(owner, ids, strict=True)]
 
     def save(self, path: str | Path) -> None:
-        """Write the index to a local file."""
+        """Write the index to a local file, which appears under its name when it is complete."""
         import faiss
         from safetensors.numpy import save_file
 
         arrays: dict[str, npt.NDArray[Any]] = {"index": faiss.serialize_index(self._index), "starts": self._starts}
         about = {"metric": self.metric, "identity": self.identity, "parts": self._parts}
         told = json.dumps(about | {"digest": _digest(about, arrays)})
-        save_file(arrays, path, metadata={"of": told})  # one key, for several come in any order
+        temporary = Path(path).with_name(f".{Path(path).name}.{secrets.token_hex(4)}.tmp")
+        try:
+            save_file(arrays, temporary, metadata={"of": told})  # one key, for several come in any order
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | Path) -> NearestIndex:

@@ -196,6 +196,22 @@ def test_an_index_finds_what_an_exact_search_finds(
     assert (tmp_path / "again").read_bytes() == (tmp_path / "index").read_bytes()
 
 
+def test_an_index_that_is_not_written_whole_replaces_none(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = corpus.build_index(tmp_path / "index")
+    whole = (tmp_path / "index").read_bytes()
+
+    def half(arrays: object, path: Path, metadata: object) -> None:
+        Path(path).write_bytes(whole[: len(whole) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", half)
+    with pytest.raises(OSError, match="No space left"):
+        index.save(tmp_path / "index")
+    assert [path.read_bytes() == whole for path in tmp_path.iterdir()] == [True]
+
+
 def test_an_index_is_refused_where_it_does_not_fit(corpus: Corpus, tmp_path: Path) -> None:
     index = corpus.build_index(tmp_path / "index")
     with pytest.raises(ConfigError, match="leave out `where`"):
