@@ -24,7 +24,7 @@ from pipeline.base.errors import ConfigError, CorpusError, MissingError, Storage
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.exports import is_recorded, record_export, view_digest
+from pipeline.corpus.exports import ExportRecord, is_recorded, record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
@@ -143,9 +143,16 @@ def export_corpus(
             written = _write(selection, target, options, vectors, counts, progress, scaler, draw)
         _balance(counts, written)
     about = _about(counts, written) | {"files": dict(sorted(target.written.items()))}
-    with _not_purged(corpus, purged, target):  # a later purge finds the record
-        _record(console, options.format, selection, target.url, about["written"])
-    target.write_json("export.json", _identity(options, selection) | about)
+    record = None
+    try:
+        with _not_purged(corpus, purged, target):  # a later purge finds the record
+            record = _record(console, options.format, selection, target.url, about["written"])
+        target.write_json("export.json", _identity(options, selection) | about)
+    except Exception:  # a kill may come when the export is complete
+        if record:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                corpus.store.delete(record.path)
+        raise
     console.print(
         f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
         f"({counted(written.files, 'file')}, {size(written.bytes)})",
@@ -265,11 +272,13 @@ def _balance(counts: Counts, written: Written) -> None:
         )
 
 
-def _record(console: Console, kind: str, selection: Selection, place: str, written: dict[str, Any]) -> None:
-    """Record the export in its corpus; say so if the corpus cannot be written to."""
+def _record(
+    console: Console, kind: str, selection: Selection, place: str, written: dict[str, Any]
+) -> ExportRecord | None:
+    """Record the export in its corpus; say so, and return None, if the corpus cannot be written to."""
     corpus = selection.corpus
     try:
-        record_export(
+        return record_export(
             corpus.store, corpus.view, place, corpus.rows, selection.settings.model_dump(mode="json"),
             selection.digest, format=kind, sentences=written["sentences"], sequences=written["sequences"],
         )  # fmt: skip
@@ -280,6 +289,7 @@ def _record(console: Console, kind: str, selection: Selection, place: str, writt
             f"The corpus does not record this export, so purge and gc do not know it: {why}",
             style="yellow", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
+        return None
 
 
 def _identity(options: ExportOptions, selection: Selection) -> dict[str, object]:

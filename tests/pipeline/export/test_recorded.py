@@ -20,6 +20,7 @@ from pipeline.corpus.exports import exports_of, read_export
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.maintenance.gc import VIEW_DAYS, find_garbage
 from pipeline.maintenance.records import check_records, repair
+from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.store import Store
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
@@ -231,6 +232,30 @@ def test_documents_that_are_purged_meanwhile(place: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(exporting, "write_wide", meanwhile)
     with pytest.raises(CorpusError, match=r"purged from .* during this export, which may hold them: export again"):
+        export(place, place / "to")
+    assert not (place / "to/export.json").exists() and not exports_of(Store(str(place / "out"))).records
+
+
+@pytest.mark.parametrize("fails", ["purge", "disk"])
+def test_an_export_that_fails_after_its_record_is_not_listed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    records, write = exporting.record_export, ExportTarget.write_json
+
+    def recorded(*arguments: Any, **more: Any) -> Any:
+        found = records(*arguments, **more)
+        if fails == "purge":
+            purge(place, first_id(place))
+        return found
+
+    def full(target: ExportTarget, name: str, value: Any) -> None:
+        if fails == "disk" and name == "export.json":
+            raise OSError(28, "No space left on device")
+        write(target, name, value)
+
+    monkeypatch.setattr(exporting, "record_export", recorded)
+    monkeypatch.setattr(ExportTarget, "write_json", full)
+    with pytest.raises((CorpusError, OSError), match=r"purged from .* during this export|No space left"):
         export(place, place / "to")
     assert not (place / "to/export.json").exists() and not exports_of(Store(str(place / "out"))).records
 
