@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 
 HEAD = 512  # bytes that are looked at
 
@@ -30,6 +31,7 @@ _UNITS = 4  # of UTF-16, at least, that tell it without a mark
 _ALPHABET = 0.75  # share of these units whose high byte is below 32: alphabets have the codes below U+2000
 _LOW = bytes(range(32))
 _COMPRESSIONS = {"gzip": "a gzip file", "bz2": "a bzip2 file", "xz": "an xz file", "zstd": "a zstd file"}
+LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*\{")
 _TAR = slice(257, 262)
 
 
@@ -38,8 +40,8 @@ def not_text(head: bytes) -> str | None:
     if head[_TAR] == b"ustar":
         return "a tar archive"
     opens = head.removeprefix(codecs.BOM_UTF8).split(b"\n", 1)[0].strip() if b"\n" in head else b""
-    if opens in (b"[", b"{"):
-        return f"one JSON value over many lines (jq -c '{'.[]' if opens == b'[' else '.'}' FILE makes lines of it)"
+    if opens in (b"[", b"{") or (opens.endswith(b",") and LIST_OF_OBJECTS.match(opens)):
+        return f"one JSON value over many lines (jq -c '{'.[]' if opens[:1] == b'[' else '.'}' FILE makes lines of it)"
     return next((name for signature, name in _SIGNATURES.items() if head.startswith(signature)), _utf_16(head))
 
 

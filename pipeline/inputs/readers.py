@@ -27,7 +27,7 @@ from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, short, where_not_utf8
 from pipeline.inputs.encodings import mend_file, mend_line
-from pipeline.inputs.magic import HEAD, looks_like, marked_encoding, not_text
+from pipeline.inputs.magic import HEAD, LIST_OF_OBJECTS, looks_like, marked_encoding, not_text
 from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
 from pipeline.inputs.rows import read_rows
@@ -213,7 +213,11 @@ def _repeated(values: dict[str, Any], columns: Sequence[str]) -> set[str]:
 def _not_json(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         near = error.doc[max(0, error.pos - NEAR) : error.pos + NEAR]
-        return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}"
+        listed = LIST_OF_OBJECTS.match(error.doc[:NEAR].encode(errors="replace")) or (
+            error.msg == "Extra data" and error.doc[error.pos :].strip() == ","
+        )
+        how = "; if the file is one list, jq -c '.[]' FILE makes lines of it" if listed else ""
+        return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}{how}"
     if isinstance(error, RecursionError):
         return "values are nested too deeply to be read"
     return f"a number has more than {sys.get_int_max_str_digits()} digits; write it as a string"

@@ -39,6 +39,21 @@ def test_what_a_file_begins_with_tells_that_it_is_no_jsonl(tmp_path: Path) -> No
         assert sum(record.bytes_unreadable for record in records if isinstance(record, Rejected)) == len(data)
 
 
+def test_a_list_with_an_object_on_each_line_gets_a_hint(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('[{"text": "a"},\n{"text": "b"}]\n')
+    assert "one JSON value over many lines (jq -c '.[]' FILE makes" in only_rejected(read_all(entry(path))).error
+    long = json.dumps({"text": "a" * 1000})
+    for content, hints in (
+        (f"[{long},\n{long},\n{long}]\n", [True, True, False]),  # longer than what is looked at first
+        (f"[{long}\n,{long}]\n", [True, False]),
+        (f"{long[:-1]},\n[INFO],\n{long}\n", [False, False]),
+    ):
+        path.write_text(content)
+        rejected = [one for one in read_all(entry(path)) if isinstance(one, Rejected)]
+        assert ["; if the file is one list, jq -c '.[]' FILE makes" in one.error for one in rejected] == hints
+
+
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
