@@ -20,6 +20,7 @@ from pipeline.config.frozen import FitRef
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
+from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import locked
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact, record_of
@@ -142,7 +143,7 @@ def settings_of(config: RunConfig) -> TrainSettings:
     return config.train
 
 
-def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[None]:
+def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[Lease]:
     """Hold the lock of a training. Raises `CorpusError` if another process has it; SLURM jobs are checked elsewhere."""
     return locked(store, "training", training=settings.folder)
 
