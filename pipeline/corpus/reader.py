@@ -38,7 +38,7 @@ from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartRead
 from pipeline.corpus.receipts import DataFile
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
-from pipeline.corpus.states import PartState, States, View, read_state
+from pipeline.corpus.states import PartState, SharedReading, States, View, read_state
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
 from pipeline.inputs.column_types import ColumnType, types_in
 from pipeline.storage import layout
@@ -61,9 +61,12 @@ class Corpus:
             no corpus.
         view: what is read; None for the view of the newest run.
         store: the folder of the corpus, if it is open already.
+        shared: what is read once for several views, if others are read too.
     """
 
-    def __init__(self, url: str, view: View | None = None, store: Store | None = None) -> None:
+    def __init__(
+        self, url: str, view: View | None = None, store: Store | None = None, shared: SharedReading | None = None
+    ) -> None:
         if view is None and url.endswith((".yaml", ".yml")):
             from pipeline.config.load import load_config
 
@@ -71,6 +74,7 @@ class Corpus:
         self.url = url
         self.store = store or Store(url)
         self.view = view or newest_view(self.store)
+        self._shared = shared
         self._recent: dict[int, list[PartState]] = {}  # recently used chunks
         self._one_at_a_time = threading.Lock()  # for readers of receipts in several threads
         self._encoders: dict[str, Encode] = {}  # by device
@@ -98,7 +102,7 @@ class Corpus:
     @cached_property
     def chunks(self) -> States:
         """The chunks of the newest run, in its order."""
-        return read_state(self.store, self.view)
+        return read_state(self.store, self.view, shared=self._shared)
 
     @cached_property
     def parts(self) -> list[str]:

@@ -50,11 +50,30 @@ def recipe_match(recipes: Mapping[str, Any], view: View) -> RecipeMatch:
     return RecipeMatch(recipes, tuple(done), frozenset(columns), tuple(one for one in view.stages if one not in done))
 
 
-def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
+class Listings:
+    """The names of receipts, whose folders are listed once for several views, as long as memory holds `most` names."""
+
+    def __init__(self, store: Store, most: int = 0) -> None:
+        self.store = store
+        self._left = most
+        self._found: dict[tuple[str, str], list[str]] = {}
+
+    def find(self, folder: str, prefix: str) -> list[str]:
+        """Return what `Store.find` returned for the first time."""
+        found = self._found.get((folder, prefix))
+        if found is None:
+            found = self.store.find(folder, prefix)
+            if len(found) <= self._left:
+                self._left -= len(found)
+                self._found[folder, prefix] = found
+        return found
+
+
+def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
     """Match the rows of ledgers with a view.
 
     Args:
-        store: the corpus.
+        listings: the names of the receipts of the corpus.
         view: the view, with fingerprints of its chunks.
         ledgers: the rows of all ledger files.
 
@@ -72,8 +91,8 @@ def match_recipes(store: Store, view: View, ledgers: Ledgers) -> tuple[Ints, lis
     best_last = np.argsort(worth, kind="stable")
     best_last = best_last[owners[best_last] >= 0]
     rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
-    doubtful = _doubtful(store, view, ledgers, rows, matches)
-    more, gone = _changed(store, view, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
+    doubtful = _doubtful(listings.store, view, ledgers, rows, matches)
+    more, gone = _changed(listings, view, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
     rows[sorted(more | gone)] = -1
     return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
 
@@ -90,7 +109,7 @@ def _doubtful(
 
 
 def _changed(
-    store: Store,
+    listings: Listings,
     view: View,
     ledgers: Ledgers,
     rows: Ints,
@@ -107,9 +126,9 @@ def _changed(
     gone: set[int] = set()
     for stage, may_be_gone in doubtful.items():
         folder = "chunks" if stage == CHUNK else f"receipts/{stage}"
-        for xx in store.folders(folder) if not may_be_gone else sorted(every):
+        for xx in listings.store.folders(folder) if not may_be_gone else sorted(every):
             listed: dict[str, set[str]] = defaultdict(set)
-            for path in store.find(folder, f"{xx}/"):
+            for path in listings.find(folder, f"{xx}/"):
                 name = path.rpartition("/")[2].removesuffix(".json")
                 listed[name[:12]].add(name)
             known: dict[int, set[str]] = defaultdict(set)

@@ -19,7 +19,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.corpus.counters import CHUNK, NOT_SEGMENTED, Counters, add, counters_of, problems_of
 from pipeline.corpus.ledger import Ints, LedgerGoneError, Ledgers, row_of, write_rows
 from pipeline.corpus.receipts import ChunkReceipt, PartRef, Receipt
-from pipeline.corpus.recipe_match import RecipeMatch, match_recipes
+from pipeline.corpus.recipe_match import Listings, RecipeMatch, match_recipes
 from pipeline.corpus.recipes import SEGMENT, segment_part_fingerprint
 from pipeline.corpus.unfolded import Opened, PartState, by_folder, probably_segmented, read_chunks
 from pipeline.corpus.view import View
@@ -29,6 +29,7 @@ from pipeline.storage.store import Store
 
 __all__ = ["ChunkState", "PartState", "States", "View", "read_state"]
 KEPT = 1000  # unfolded chunks whose receipts are kept in memory; those of further ones are read again on access
+SHARED_NAMES = 500_000  # names of receipts that are kept in memory for other views
 LISTINGS = 10  # rounds of listing ledgers while other processes compact them
 
 
@@ -281,6 +282,11 @@ class States(Sequence[ChunkState]):
             )
         return opened
 
+    def result_of(self, number: int) -> tuple[object, ...] | None:
+        """Return what is equal for chunks with equal receipts, of states that share a reading; None if none tells."""
+        row = int(self.rows[number])
+        return (id(self.ledgers), row, self.matches[int(self.ledgers.recipe[row])].done) if row >= 0 else None
+
     def unsegmented(self) -> ChunkTable:
         """Return the chunks that have no receipt, in order."""
         left = self.rows < 0
@@ -324,13 +330,38 @@ def _part(view: View, matched: RecipeMatch, ref: PartRef, receipts: dict[str, Re
     return PartState(ref, layout.part_owner(ref.part), kept, matched.missing)
 
 
-def read_state(store: Store, view: View, ledgers: bool = True) -> States:
+class SharedReading:
+    """What the states of several views of a corpus have in common, and is read once: ledgers, and names of receipts.
+
+    Args:
+        store: the corpus, which is taken not to change.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._ledgers: Ledgers | None = None
+        self.forget()
+
+    def ledgers(self) -> Ledgers:
+        """Return the ledgers. Raises `LedgerGoneError` if one was compacted meanwhile."""
+        if self._ledgers is None:
+            self._ledgers = Ledgers.read(self.store)
+        return self._ledgers
+
+    def forget(self) -> None:
+        """Read everything again when it is needed the next time."""
+        self.listings = Listings(self.store, SHARED_NAMES)
+        self._ledgers = None
+
+
+def read_state(store: Store, view: View, ledgers: bool = True, shared: SharedReading | None = None) -> States:
     """Return every chunk of the view with its state, in the order of the view.
 
     Args:
         store: the corpus.
         view: the view.
         ledgers: whether ledgers are read; receipts alone are cheaper for a few chunks of a large corpus.
+        shared: ledgers and names that are read once for several views.
 
     Returns:
         The states.
@@ -340,10 +371,15 @@ def read_state(store: Store, view: View, ledgers: bool = True) -> States:
     """
     for _ in range(LISTINGS):
         try:
-            found = Ledgers.read(store) if ledgers else Ledgers(store, [], [])
-            return States(store, view, found, *match_recipes(store, view, found))
+            if shared:
+                found, listings = shared.ledgers(), shared.listings
+            else:
+                found, listings = Ledgers.read(store) if ledgers else Ledgers(store, [], []), Listings(store)
+            return States(store, view, found, *match_recipes(listings, view, found))
         except LedgerGoneError as error:
             gone = error
+            if shared:
+                shared.forget()
     raise CorpusError(f"{gone}, and so were others before it; does a process compact ledgers over and over?")
 
 

@@ -33,7 +33,7 @@ from pipeline.corpus.exports import exports_of, view_digest, view_of
 from pipeline.corpus.fits import is_checkpoint, read_record, record_of
 from pipeline.corpus.leftovers import ATTEMPT, live_files, prefixes
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.states import States
+from pipeline.corpus.states import SharedReading, States
 from pipeline.corpus.view import View
 from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
@@ -93,8 +93,13 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
     paths, unfinished = garbage(corpus), set(_unfinished(corpus.store, now))
     for path in sorted(unfinished.difference(*paths.values())):
         paths.setdefault(path.partition("/")[0], []).append(path)
-    others = [] if older_views else [*_recent(corpus, now), *_exported(corpus)]
-    named = {path: reason for reason, other in reversed(others) for path in _named(other)}
+    shared = SharedReading(corpus.store)
+    others = [] if older_views else [*_recent(corpus, now, shared), *_exported(corpus, shared)]
+    named: dict[str, str] = {}
+    seen: set[object] = set()  # results of chunks, which most views share
+    for reason, other in others:
+        for path in _named(other, seen):
+            named.setdefault(path, reason)
     needed = set(_indexes_of_models(corpus.store))
     learned = {path for digest in needed for path in _files_of(corpus, digest)}
     why: dict[str, str] = {}
@@ -208,7 +213,7 @@ def _is_done(store: Store, checkpoint: str) -> bool:
     return any(store.modified(path) > written for path in records if path.endswith(".json"))
 
 
-def _exported(corpus: Corpus) -> Iterator[tuple[str, Corpus]]:
+def _exported(corpus: Corpus, shared: SharedReading) -> Iterator[tuple[str, Corpus]]:
     """Yield the corpus as seen by each export, with the reason to keep it. Raises `CorpusError` for damaged records."""
     exports = exports_of(corpus.store)
     for error in exports.damaged.values():
@@ -220,10 +225,10 @@ def _exported(corpus: Corpus) -> Iterator[tuple[str, Corpus]]:
         view = view_of(corpus.store, record)
         if (digest := view_digest(view)) not in seen:
             seen.add(digest)
-            yield _EXPORTED, Corpus(corpus.url, view, corpus.store)
+            yield _EXPORTED, Corpus(corpus.url, view, corpus.store, shared)
 
 
-def _recent(corpus: Corpus, now: float) -> Iterator[tuple[str, Corpus]]:
+def _recent(corpus: Corpus, now: float, shared: SharedReading) -> Iterator[tuple[str, Corpus]]:
     """Yield the corpus as seen by each other run that began in the last 30 days, with the reason to keep it."""
     oldest = datetime.fromtimestamp(now, UTC) - timedelta(days=VIEW_DAYS)
     seen = {corpus.view.header()}
@@ -233,14 +238,17 @@ def _recent(corpus: Corpus, now: float) -> Iterator[tuple[str, Corpus]]:
                 view = View.read(corpus.store, f"{layout.RUNS}/{name}")
                 if view.header() not in seen:
                     seen.add(view.header())
-                    yield _RECENT, Corpus(corpus.url, view)
+                    yield _RECENT, Corpus(corpus.url, view, corpus.store, shared)
 
 
-def _named(corpus: Corpus) -> set[str]:
-    live: set[str] = set()
-    for piece in prefixes(len(corpus.parts)):
-        live |= _live(corpus, piece)
-    return live
+def _named(corpus: Corpus, seen: set[object]) -> Iterator[str]:
+    """Yield what the view names, but for the results of chunks that were seen in another view."""
+    yield from _of_fits(corpus)
+    for number, chunk in enumerate(corpus.chunks):
+        result = corpus.chunks.result_of(number)
+        if result is None or result not in seen:
+            seen.add(result)
+            yield from live_files(chunk)
 
 
 def garbage(corpus: Corpus) -> dict[str, list[str]]:
@@ -310,10 +318,13 @@ def _forget(states: States) -> None:
 
 def _live(corpus: Corpus, piece: str) -> set[str]:
     """Return what the view names, for chunks whose names begin with `piece`."""
-    live: set[str] = set()
-    for path in corpus.view.fits.values():
-        live |= {path, *read_record(corpus.store, path).files}
+    live = set(_of_fits(corpus))
     for chunk in corpus.chunks:
         if chunk.chunk.id.startswith(piece):
             live.update(live_files(chunk))
     return live
+
+
+def _of_fits(corpus: Corpus) -> Iterator[str]:
+    for path in corpus.view.fits.values():
+        yield from (path, *read_record(corpus.store, path).files)

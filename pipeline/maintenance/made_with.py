@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.corpus.exports import ExportRecord, exports_of, view_of
 from pipeline.corpus.leftovers import live_files
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.states import SharedReading, read_state
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from pipeline.training.status import training_statuses, without_record
@@ -76,12 +78,14 @@ def exports_made_with(corpus: Corpus, chunks: Collection[str], files: Collection
     Yields:
         The record of an export; also of one whose files are not known any more.
     """
+    wanted, shared = pa.array(sorted(chunks), pa.string()), SharedReading(corpus.store)
     for record in exports_of(corpus.store).records:
         try:
-            seen = Corpus(corpus.url, view_of(corpus.store, record), corpus.store).chunks
+            view = view_of(corpus.store, record)
+            there = view.listed.take(pc.indices_nonzero(pc.is_in(view.listed.chunks.table["id"], value_set=wanted)))
+            seen = read_state(corpus.store, replace(view, chunks=there), shared=shared) if len(there) else []
         except CorpusError:
             yield record
             continue
-        there = [seen[seen.by_id[chunk]] for chunk in chunks if chunk in seen.by_id]
-        if any(not chunk.receipt or not set(live_files(chunk)).isdisjoint(files) for chunk in there):
+        if any(not chunk.receipt or not set(live_files(chunk)).isdisjoint(files) for chunk in seen):
             yield record

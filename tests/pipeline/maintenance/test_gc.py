@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
+from pipeline.config.load import load_config
 from pipeline.coordination.lock import locked
+from pipeline.corpus.exports import record_export
+from pipeline.corpus.leftovers import live_files
 from pipeline.maintenance.gc import delete, delete_garbage, find_garbage, garbage
+from pipeline.maintenance.made_with import exports_made_with
 from pipeline.maintenance.verify import check
 from pipeline.run.options import RunOptions
 from pipeline.storage.store import Store
@@ -99,3 +104,34 @@ def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp
     done = pipeline("gc", out, "--older-views", "--delete", "--yes")
     assert done.returncode == 0 and "deleted, " in done.stdout, done
     assert garbage(Corpus(str(out))) == {} and check(Corpus(str(out)), lambda done: None) == []
+
+
+def test_more_views_need_no_more_listings(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(encode=None, autobleu=None)
+    assert pipeline("run", config).returncode == 0
+    corpus = Corpus(load_config(config).output)
+    store, view, first = corpus.store, corpus.view, corpus.chunks[0]
+    listed: list[str] = []
+    find = Store.find
+
+    def counted(asked: Store, folder: str, prefix: str = "") -> list[str]:
+        listed.extend([folder] if folder.startswith(("chunks", "receipts", "ledger")) else [])
+        return find(asked, folder, prefix)
+
+    monkeypatch.setattr(Store, "find", counted)
+    costs = []
+    for number, chunks in enumerate(([0, 1], [1, 2], [0], [1], [2], [0, 2])):
+        older = replace(view, chunks=view.listed.take(chunks))
+        folder = f"runs/{datetime.now(UTC) - timedelta(days=9 - number):%Y%m%dT%H%M%S.%f}-00000{number}"
+        older.write_chunks(store, folder)
+        older.write_header(store, folder)
+        record_export(store, older, f"/exports/{number}", 1, {}, "", format="parquet", sentences=1, sequences=0)
+        if number in (1, 5):
+            listed.clear()
+            assert not find_garbage(Corpus(corpus.url)).bytes
+            costs.append(len(listed))
+            listed.clear()
+            made = exports_made_with(corpus, {first.chunk.id}, set(live_files(first)))
+            assert [int(one.place.rpartition("/")[2]) for one in made] == ([0] if number == 1 else [0, 2, 5])
+            costs.append(len(listed))
+    assert costs[:2] == costs[2:], costs
