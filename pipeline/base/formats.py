@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 from pipeline.base.errors import STEERS
+
+FEW = 10  # lines of a list that may have any length
+Item = TypeVar("Item")
 
 
 def number(value: float) -> str:
@@ -40,3 +45,12 @@ def plain(text: str, width: int) -> str:
     """Shorten a document's text to one line of `width` characters that cannot control a terminal."""
     safe = STEERS.sub(" ", text)
     return safe if len(safe) <= width else safe[: width - 1] + "…"
+
+
+def last_few(items: Sequence[Item], others: str) -> tuple[Sequence[Item], str]:
+    """Return the last items of a list that may have any length, and a line about the others: empty if there are none.
+
+    `others`: where they are to be found.
+    """
+    left = len(items) - FEW
+    return items[-FEW:], f"… and {left} more ({others})" if left > 0 else ""

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
-from pipeline.base.formats import counted, plain
+from pipeline.base.formats import counted, last_few, plain
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
@@ -212,8 +212,9 @@ def _say_decoder(console: Console, corpus: Corpus, chunks: Collection[str]) -> N
 
 def _say_exports(console: Console, corpus: Corpus, exports: Sequence[ExportRecord]) -> None:
     """Say which exports hold purged documents, and which records of exports cannot be read."""
-    for one in exports:
-        console.print(Text(f"made with them, and not changed: export {one}", style="yellow"), soft_wrap=True)
+    shown, more = last_few(exports, "after the purge, pipeline status --json lists all")
+    for one in (*(f"made with them, and not changed: export {one}" for one in shown), *filter(None, [more])):
+        console.print(Text(one, style="yellow"), soft_wrap=True)
     if exports:
         console.print(
             Text("Delete these exports, and make them again after the next run: pipeline export", "yellow"),

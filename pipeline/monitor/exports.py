@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import counted, plain
+from pipeline.base.formats import counted, last_few, plain
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
@@ -51,9 +51,12 @@ def export_states(corpus: Corpus) -> list[ExportState]:
 
 
 def show_exports(console: Console, corpus: Corpus) -> bool:
-    """Print a line per export. Returns False if the record of one is damaged."""
-    states = export_states(corpus)
-    for one in states:
+    """Print a line for each of the newest exports; if there are many, rather for those that hold purged documents, and
+    for damaged records. Returns False if a record is damaged.
+    """
+    states = sorted(export_states(corpus), key=lambda one: (bool(one.damaged), one.purged))
+    shown, more = last_few(states, "pipeline status --json lists all exports")
+    for one in shown:
         if one.damaged:
             console.print(Text(one.damaged, style="red"), soft_wrap=True)
             continue
@@ -66,4 +69,6 @@ def show_exports(console: Console, corpus: Corpus) -> bool:
         )
         line = f"export {one.place} ({one.format}, {one.made[:10]}): {counted(one.sentences, 'sentence')}, {state}"
         console.print(Text(plain(line, 500), style="yellow" if one.older or one.purged else ""), soft_wrap=True)
+    if more:
+        console.print(more, markup=False, highlight=False)
     return not any(one.damaged for one in states)

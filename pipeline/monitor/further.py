@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.formats import last_few
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.runs import REPORT, newest_is
@@ -81,15 +82,18 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
 
 
 def show_further(console: Console, plan: Plan, found: list[FurtherWork]) -> None:
-    """Print a line for each kind of further work, and say if there is nothing to do at all.
+    """Print a line for each piece of work, of exports only the newest, and say if there is nothing to do at all.
 
     Args:
         console: where the lines are printed.
         plan: what the run would do.
         found: the further work.
     """
-    for one in found:
+    shown, more = last_few([one for one in found if one.subject == "export"], "pipeline plan --json lists all exports")
+    for one in (*(one for one in found if one.subject != "export"), *shown):
         style = "red" if one.refused else "" if one.left else "dim"
         console.print(Text(f"{one.subject}: {one.text}", style), soft_wrap=True)
+    if more:
+        console.print(more, style="dim", markup=False, highlight=False)
     if plan.nothing_to_do and not any(one.left or one.refused for one in found):
         console.print("Nothing to do.")

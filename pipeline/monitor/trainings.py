@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import CorpusError, PipelineError, visible
-from pipeline.base.formats import duration
+from pipeline.base.formats import duration, last_few
 from pipeline.coordination.lock import described, training_holder
 from pipeline.monitor.run_status import OVER, Cluster, last_lines
 from pipeline.storage.store import Store
@@ -26,7 +26,8 @@ GRACE_SECONDS = 60.0  # for a job's processes to save a checkpoint and end; SLUR
 
 
 def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
-    """Print a line for each training, and why it failed if it did.
+    """Print a line for each training, and why it failed if it did. If there are many, rather for those that are
+    not finished.
 
     Args:
         console: where the lines are printed.
@@ -36,11 +37,12 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     Returns:
         False if a training failed, or its files are damaged.
     """
-    fine = True
-    for one in training_statuses(store):
+    every = sorted(training_statuses(store), key=lambda one: not one.finished)
+    shown, more = last_few(every, "pipeline status --json lists all trainings")
+    fine = not any(one.damaged or (one.failed and not one.finished) for one in every)
+    for one in sorted(shown, key=lambda one: one.run):
         if one.damaged:
             console.print(Text(f"{one.run}: {one.damaged}", style="red"), soft_wrap=True)
-            fine = False
             continue
         said = [training_in_words(one)]
         last = {} if one.finished else _last(store, one.run)
@@ -59,7 +61,8 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
         console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
         if one.failed and not one.finished:
             console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
-            fine = False
+    if more:
+        console.print(more, markup=False, highlight=False)
     return fine
 
 

@@ -16,7 +16,8 @@ from rich.console import Console
 import pipeline.export as exporting
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError, MissingError
-from pipeline.corpus.exports import exports_of, read_export
+from pipeline.corpus.exports import exports_of, read_export, record_export
+from pipeline.corpus.tombstones import create_tombstone
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.maintenance.gc import VIEW_DAYS, find_garbage
 from pipeline.maintenance.records import check_records, repair
@@ -102,6 +103,30 @@ def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, 
     sorted((place / "out/tombstones").glob("*.parquet"))[0].write_bytes(b"")
     told = [one["damaged"] for one in states(place)]
     assert told[:-1] == [None, None] and "tombstones/" in told[-1], told
+
+
+def test_of_many_exports_the_newest_are_shown(place: Path, tmp_path: Path) -> None:
+    export(place, tmp_path / "first")
+    store = Store(str(place / "out"))
+    (record,) = exports_of(store).records
+    corpus = Corpus(str(place / "out"))
+    for number in range(12):
+        record_export(
+            store, corpus.view, f"/exports/{number}", record.rows, {}, "", format="lcm", sentences=1, sequences=1
+        )
+    last = ["export /exports/2 ", "export /exports/11 "]
+    purged = purge(place, first_id(place), "--dry-run")
+    status, plan = (
+        said(pipeline(*command))
+        for command in (("status", place / "out"), ("plan", place / "corpus.yaml", "--set", "segment.max_chars=90"))
+    )
+    for shown in (purged, status, plan.replace("export: ", "export ")):
+        assert all(one in shown for one in last) and "/exports/1 " not in shown and "/first" not in shown, shown
+        assert "… and 3 more (" in shown
+    assert len(states(place)) == len(plans(place, "--set", "segment.max_chars=90")) == 13
+    create_tombstone(store, ["gone"], {}, "a test", exports=[record.name])
+    status = said(pipeline("status", place / "out"))
+    assert "/first" in status and "holds documents that were purged" in status and "/exports/2 " not in status
 
 
 def test_purge_names_an_export_of_older_settings_even_when_its_files_are_gone(place: Path) -> None:
