@@ -133,7 +133,8 @@ def release(lease: Lease) -> None:
         lease.release()
     except (PipelineError, OSError) as error:
         if not failed:
-            _log.warning("%s: the lock is not released (%s), and expires by itself", lease.store.url, error)
+            why = error.__cause__ or error  # without advice to repeat what is done
+            _log.warning("%s: the lock is not released (%s), and expires by itself", lease.store.url, why)
 
 
 def check_held(lease: Lease) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import fsspec
 
 from pipeline.base import formats
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.storage.remote import translate_errors
@@ -138,14 +138,20 @@ def write_page(corpus: Corpus, place: str, page: bytes) -> None:
         CorpusError: if documents were purged since the corpus was read; the page is deleted then.
         PipelineError: if the file cannot be written; an older file then stays as it was.
     """
-    seen = corpus.tombstones.paths
-    with replacing_file(place) as file:
-        file.write(page)
+    seen, failed = corpus.tombstones.paths, None
+    try:
+        with replacing_file(place) as file:
+            file.write(page)
+    except PipelineError as error:  # `purge` deletes what is being written in the corpus
+        failed = error
     if tombstone_paths(corpus.store) - seen:  # a later purge finds the page
-        with translate_errors(place), contextlib.suppress(FileNotFoundError):
-            fs, path = fsspec.core.url_to_fs(place)
-            fs.rm_file(path)
+        if not failed:
+            with translate_errors(place), contextlib.suppress(FileNotFoundError):
+                fs, path = fsspec.core.url_to_fs(place)
+                fs.rm_file(path)
         raise CorpusError(
             f"documents were purged from {corpus.url} while this report was made, so {place}, which may quote them, is "
-            "deleted; make the report again"
-        )
+            "not kept; make the report again"
+        ) from failed
+    if failed:
+        raise failed

@@ -301,8 +301,10 @@ def test_a_report_during_which_documents_are_purged_is_deleted(
     purged(tmp_path / "out", sample_documents("libreoffice-deu", 1)[0]["id"])
     run(path)  # even if its files are there no more
     for to in (None, str(tmp_path / "page.html")):
-        with pytest.raises(CorpusError, match=r"were purged from .* so .*\.html, which may quote them, is deleted"):
+        with pytest.raises(CorpusError, match=r"were purged from .* so .*\.html, which may quote them, is not kept"):
             write_page(corpus, to or f"{corpus.url}/report/index.html", b"quotes it")
+    with pytest.raises(CorpusError, match="were purged from"):  # and what was being written is gone already
+        write_page(corpus, str(tmp_path), b"quotes it")
     with pytest.raises(CorpusError):
         write_explorer(corpus, None, 10**9) if interactive else write_report(corpus)
     assert not list((tmp_path / "out/report").iterdir()) and not (tmp_path / "page.html").exists()
