@@ -1,9 +1,11 @@
 """Measures whether the rest of a corpus is like the pilot that its artifacts were fitted on.
 
-Each artifact is judged by its purpose, on rows that it did not see: the scaler by the median and interquartile range of
-normalised values (0 and 1 without drift), codebooks by their relative error compared with that of rows held out of the
-fit, the predictor by the mean of its predictions, in standard deviations. For an artifact of another corpus, every part
-is unseen. Cost: the embeddings of a few row groups; the error of codebooks is in the receipts, for every row.
+Each artifact is judged by its purpose, on documents that it did not see: the scaler by the median and interquartile
+range of normalised values (0 and 1 without drift), codebooks by their relative error compared with that of rows held
+out of the fit, the predictor by the mean of its predictions, in standard deviations. For an artifact of another corpus,
+every part is unseen. Of a chunk of the pilot that has changed since, what it held then tells which documents are new;
+where that is deleted, nothing of the chunk is judged. Cost: the embeddings of a few row groups; the error of codebooks
+is in the receipts, for every row of a part, so parts that hold both new and seen documents are left out there.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from pipeline.base.errors import MissingError
 from pipeline.corpus.fits import FitRecord, fitted_scaler, record_of
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import summed
-from pipeline.corpus.states import PartState
+from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.states import ChunkState, PartState
+from pipeline.corpus.unfolded import read_chunks
 from stages.arrow import embedding_matrix
 from stages.stage import NON_FINITE
 
@@ -43,6 +49,7 @@ class FitSummary:
     numbers: Mapping[str, float | Sequence[float]]
     fingerprint: str
     score: str = "cosine"  # that a predictor's weights follow
+    changed: int = 0  # chunks that have changed since, of which nobody knows any more what they held
 
     def held_out(self, score: str | None = None) -> tuple[float, int] | None:
         """Return (Pearson correlation, sentences) of a predictor on held-out sentences; None if not known."""
@@ -85,7 +92,9 @@ def predicted_score(corpus: Corpus) -> str:
 
 def fit_summary(corpus: Corpus, record: FitRecord) -> FitSummary:
     """Return what reports and measures say of a fit."""
-    found = FitSummary(record.name, record.rows, len(record.chunks), record.numbers, record.digest)
+    found = FitSummary(
+        record.name, record.rows, len(record.chunks), record.numbers, record.digest, changed=_changed(corpus, record)
+    )
     return replace(found, score=predicted_score(corpus)) if record.name == "predictor" else found
 
 
@@ -106,14 +115,17 @@ def drift(corpus: Corpus, records: Sequence[FitRecord]) -> list[Drift]:
         pilot = _pilot(record)
         needs, measure = _MEASURES[record.name]
         others = (
-            part
+            (part, seen)
             for chunk in corpus.chunks
-            if pilot.get(chunk.chunk.id) not in ("", chunk.fingerprint) and needs not in chunk.missing
+            if needs not in chunk.missing and (seen := _seen(corpus, pilot, chunk)) is not None
             for part in chunk.parts
         )
         parts = list(itertools.islice(others, MOST_PARTS))
         found += measure(corpus, record, parts) if parts else []
     return found
+
+
+_Unseen = tuple[PartState, frozenset[int]]  # a part, and hashes of documents in it that the fit may have seen
 
 
 def _pilot(record: FitRecord) -> dict[str, str]:
@@ -124,7 +136,35 @@ def _pilot(record: FitRecord) -> dict[str, str]:
     return dict(zip(record.chunks, known, strict=True))
 
 
-def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+def _seen(corpus: Corpus, pilot: Mapping[str, str], chunk: ChunkState) -> frozenset[int] | None:
+    """Return hashes of the documents of a chunk that the fit may have seen; None if it may have seen any of them."""
+    made = pilot.get(chunk.chunk.id)
+    if made is None:
+        return frozenset()
+    earlier = [] if made in ("", chunk.fingerprint) else _earlier(corpus, chunk.chunk.id, made)
+    found: set[int] = set()
+    for file in (file for part in earlier for file in part.receipts[SEGMENT].files if file.family == "documents"):
+        try:
+            with corpus.store.open(file.path) as handle:
+                found |= set(pq.read_table(handle, columns=["text_hash"])["text_hash"].to_pylist())
+        except MissingError:
+            return None
+    return frozenset(found) if earlier else None
+
+
+def _earlier(corpus: Corpus, chunk: str, fingerprint: str) -> list[PartState]:
+    (opened,) = read_chunks(corpus.store, corpus.view, [(chunk, fingerprint)])
+    return opened[1] if opened else []
+
+
+def _changed(corpus: Corpus, record: FitRecord) -> int:
+    by_id = corpus.chunks.by_id
+    there = {one: made for one, made in _pilot(record).items() if made and one in by_id}
+    changed = [one for one, made in there.items() if corpus.chunks[by_id[one]].fingerprint != made]
+    return sum(not _earlier(corpus, one, there[one]) for one in changed)
+
+
+def _scaler(corpus: Corpus, record: FitRecord, parts: list[_Unseen]) -> list[Drift]:
     from stages.scaler.robust import ScalerFit
 
     embeddings = embedding_matrix(_sample(corpus, parts, "embedding")["embedding"])
@@ -142,16 +182,19 @@ def _scaler(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[D
     ]
 
 
-def _rvq(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
-    counts = summed([part.receipts["rvq"].counts for part in parts])
+def _rvq(corpus: Corpus, record: FitRecord, parts: list[_Unseen]) -> list[Drift]:
+    def is_new(part: PartState, seen: frozenset[int]) -> bool:
+        return not seen or seen.isdisjoint(corpus.documents(part.ref.part)["text_hash"].to_pylist())
+
+    counts = summed([part.receipts["rvq"].counts for part, seen in parts if is_new(part, seen)])
     curve = record.numbers.get(RELATIVE_ERROR)
-    if not counts["rvq.squared_norm"] or not isinstance(curve, list):
+    if not counts.get("rvq.squared_norm") or not isinstance(curve, list):
         return []
     before, now = curve[-1], counts["rvq.squared_error"] / counts["rvq.squared_norm"]
     return [Drift(record.name, RELATIVE_ERROR.replace("_", " "), before, now, now > WORSE * before)]
 
 
-def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> list[Drift]:
+def _predictor(corpus: Corpus, record: FitRecord, parts: list[_Unseen]) -> list[Drift]:
     values = _sample(corpus, parts, "fragility_predicted")["fragility_predicted"].drop_null().to_numpy()
     score = predicted_score(corpus)
     mean, std = (record.numbers.get(f"{name}_{score}", math.nan) for name in ("mean", "std"))
@@ -161,14 +204,17 @@ def _predictor(corpus: Corpus, record: FitRecord, parts: list[PartState]) -> lis
     return [Drift(record.name, "mean of fragility_predicted", mean, now, abs(now - mean) > MOVED * std)]
 
 
-def _sample(corpus: Corpus, parts: list[PartState], *columns: str) -> pa.Table:
-    """Return finite rows of the first row groups of parts, about `ROWS`."""
+def _sample(corpus: Corpus, parts: list[_Unseen], *columns: str) -> pa.Table:
+    """Return finite rows that the fit did not see, about `ROWS`: of the first row group of parts without others."""
     tables, rows = [], 0
-    for part in parts:
+    for part, seen in parts:
         with corpus.reader(part.ref.part) as reader:
-            table = reader.read([*columns, "status"], group=0)
-        tables.append(table.filter(pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))))
-        rows += tables[-1].num_rows
+            for group in range(reader.groups if seen else 1):
+                table = reader.read([*columns, "status", "text_hash"], group)
+                known = pc.is_in(table["text_hash"], pa.array(sorted(seen), pa.uint64()))
+                finite = pc.not_equal(table["status"], pa.scalar(NON_FINITE, pa.uint8()))
+                tables.append(table.filter(pc.and_not(finite, known)))
+                rows += tables[-1].num_rows
         if rows >= ROWS:
             break
     return pa.concat_tables(tables)

@@ -8,6 +8,7 @@ themselves are to be found out, and sentences of other documents. Cost: some sec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,7 +67,13 @@ class CoherenceJudge:
         return torch.sigmoid(self.network(x[:-1], x[1:])).double().cpu()
 
 
-def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: int = 0) -> CoherenceJudge:
+def fit_judge(
+    embeddings: Tensor,
+    lengths: Tensor,
+    device: str = "cpu",
+    seed: int = 0,
+    origins: Sequence[str] | None = None,
+) -> CoherenceJudge:
     """Train a judge on documents.
 
     Args:
@@ -74,6 +81,8 @@ def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: in
         lengths: (documents,) int64, how many sentences each has; documents of less than three are left out.
         device: where the network is trained, and judges.
         seed: of weights and of the choice of pairs.
+        origins: (documents,) what copies of a document, and pieces of one, have in common, such as a hash of its text:
+            all of them are learned from, or none. None: every document is another one.
 
     Returns:
         The judge.
@@ -87,7 +96,11 @@ def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: in
     long = (lengths >= SHORTEST)[document]
     follows = torch.ones(len(document), dtype=torch.bool)
     follows[ends - 1] = False  # the last sentence of a document has none after it
-    held_out = document % HELD_OUT == HELD_OUT - 1
+    number = torch.arange(len(lengths))
+    if origins is not None:
+        first_seen = {one: at for at, one in enumerate(dict.fromkeys(origins))}
+        number = torch.tensor([first_seen[one] for one in origins])
+    held_out = (number % HELD_OUT == HELD_OUT - 1)[document]
     learning, judging = ((follows & long & side).nonzero()[:, 0] for side in (~held_out, held_out))
     if len(learning) < LEAST_PAIRS or not len(judging):
         raise ValueError(
@@ -127,7 +140,9 @@ def fit_judge(embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: in
             optimizer.step()
             schedule.step()
     network.eval().requires_grad_(False)
-    rows = torch.cat([judging, judging, judging + 1, others(judging)]).to(device)
+    wrong = others(judging)
+    rows = torch.cat([judging, judging, judging + 1, wrong]).to(device)
     real, other = network(*x.index_select(0, rows).split(2 * len(judging))).split(len(judging))
-    accuracy = float((real > other).double().mean())
+    same = (embeddings[judging + 1] == embeddings[wrong]).all(dim=1)  # sentence: nothing is to be told apart
+    accuracy = float(torch.where(same, 0.5, (real > other).double().cpu()).mean())
     return CoherenceJudge(network, mean.to(device), std.to(device), accuracy, len(learning))

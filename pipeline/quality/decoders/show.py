@@ -20,7 +20,9 @@ ALL = "all"
 
 
 def verdict(difference: MeanScore) -> str:
-    """Say whether a difference is larger than two standard errors."""
+    """Say whether a difference is larger than two standard errors, which one document does not tell."""
+    if math.isnan(difference.error):
+        return "unknown"
     if not abs(difference.mean) > 2 * difference.error:
         return "alike"
     return "higher" if difference.mean > 0 else "lower"
@@ -200,5 +202,5 @@ def to_html(url: str, sample: HeldOutSample, found: Sequence[MeasuredDecoder], p
 
 def _note(row: tuple[str, list[MeanScore], MeanScore]) -> Note:
     name, _, difference = row
-    level = {"higher": "good", "lower": "bad", "alike": "plain"}[verdict(difference)]
+    level = {"higher": "good", "lower": "bad", "alike": "plain", "unknown": "look"}[verdict(difference)]
     return Note(f"{name}: {difference} BLEU, {verdict(difference)}", level)

@@ -84,6 +84,8 @@ def _remarks(corpus: Corpus, other: Corpus, max_rows: int) -> Iterator[Note]:
             yield Note(
                 f"Measures of sentences are of about {number(max_rows)} of {number(one.rows)} of {whose}.", "plain"
             )
+        if one.hides_documents:
+            yield Note(f"Documents of {whose} were purged since its last run: what that counted is not shown.", "look")
         waiting = int(one.chunks.total.get("segment/left", 0))
         if waiting:
             yield Note(f"{counted(waiting, 'chunk')} of {whose} have no result, or it was deleted since.", "look")

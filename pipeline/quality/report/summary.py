@@ -131,6 +131,10 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         if held_out and one.name == "predictor":
             what = f"Predicted fragility correlates with measured fragility by {held_out[0]:.2f} (Pearson, held out)."
             notes.append(Note(what, "good" if held_out[0] >= TRUSTED else "look"))
+    changed = max(fits, key=lambda one: one.changed, default=None)
+    if changed and changed.changed:
+        what = f"{changed.changed} of the {counted(changed.chunks, 'chunk')} that {changed.name} was fitted on"
+        notes.append(Note(f"{what} have changed since: what is new in them is not compared with the fits.", "look"))
     moved = [f"{one.fit} ({one.measure})" for one in drift if one.drifted]
     if drift:
         text = f"Later data has drifted from the fits: {listed(moved)}; --refit makes new ones." if moved else ""

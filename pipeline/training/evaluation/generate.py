@@ -241,7 +241,7 @@ def _judge(console: Console, index: Index, device: str) -> CoherenceJudge:
     documents = held_out(index, "train", max_sentences=LONGEST, sentences=JUDGE_SENTENCES)
     try:
         with announced(console, "training a judge of coherence on documents of the split train"):
-            judge = fit_judge(documents.embeddings, documents.lengths, device)
+            judge = fit_judge(documents.embeddings, documents.lengths, device, origins=documents.hashes)
     except ValueError as error:
         raise ConfigError(f"--judge: the split train has {error}") from error
     console.print(

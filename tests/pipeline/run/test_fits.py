@@ -15,21 +15,23 @@ from launchers.launch import launch
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
-from pipeline.corpus.fits import FitRecord, read_record
+from pipeline.corpus.fits import FitRecord, fitted_scaler, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.maintenance.verify import check
 from pipeline.planning.checks import load_checked
 from pipeline.planning.plan import make_plan
-from pipeline.quality.drift import drift, records_of
+from pipeline.quality.drift import drift, fit_summary, records_of
 from pipeline.run.fitting import fit
 from pipeline.run.options import RunOptions
 from pipeline.run.pilot import pilot_of
 from pipeline.run.run import Backend
 from pipeline.run.run import run as run_corpus
 from pipeline.storage.store import Store
-from stages.scaler.robust import RobustScaler
+from stages.arrow import embedding_matrix
+from stages.scaler.robust import RobustScaler, ScalerFit
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.support.cli import pipeline
 from tests.support.runs import FITS, run
 
 
@@ -58,6 +60,31 @@ def test_what_came_in_place_of_the_pilot_is_later_data(make_config: MakeConfig, 
     corpus = Corpus(str(tmp_path / "out"))
     shift, _ = drift(corpus, records_of(corpus))
     assert shift.drifted and shift.now > 0.1
+
+
+def test_new_documents_in_a_chunk_of_the_pilot_are_judged_and_those_it_held_are_not(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = make_config(scaler={}, autobleu=None)
+    run(path)
+    with (tmp_path / "in/postgresql-eng.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(sample_documents("libreoffice-deu", 20)[-1] | {"id": "new 0"}) + "\n")
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    shift, _ = drift(corpus, records_of(corpus))
+    rows = corpus.to_arrow("embedding", "doc_id", where="doc_id == 'new 0'")
+    scaler = fitted_scaler(corpus.store, corpus.view)
+    assert scaler and rows.num_rows
+    of_new = ScalerFit(len(scaler.median))
+    of_new.add(embedding_matrix(rows["embedding"]))
+    expected = ((of_new.finish().median - scaler.median) / scaler.iqr).abs().mean()
+    assert shift.now == pytest.approx(float(expected)) and shift.drifted
+    (tmp_path / "ids.txt").write_text("new 0\n")
+    assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt").returncode == 0
+    run(path)
+    corpus = Corpus(str(tmp_path / "out"))  # what the chunk held is deleted, and nothing in it is new
+    assert not drift(corpus, records_of(corpus))
+    assert [fit_summary(corpus, one).changed for one in records_of(corpus)] == [1]
 
 
 def test_fits_see_the_pilot_and_every_row_gets_its_codes(make_config: MakeConfig) -> None:

@@ -50,6 +50,16 @@ def test_it_is_no_better_than_chance_where_there_is_no_order() -> None:
     assert 0.4 < float(unseen.mean()) < 0.6, "it has not learned its pairs by heart"
 
 
+def test_equal_sentences_cannot_be_told_apart_and_copies_are_not_judged_by_what_was_learned() -> None:
+    generator = torch.Generator().manual_seed(3)
+    one = torch.randn(200, DIM, generator=generator).repeat_interleave(8, dim=0)
+    assert fit_judge(one, torch.full((200,), 8)).accuracy == 0.5
+    noise = torch.randn(160 * 8, DIM, generator=generator)
+    origins = ["a copy"] * 100 + [str(number) for number in range(60)]
+    judge = fit_judge(noise, torch.full((160,), 8), origins=origins)
+    assert judge.pairs == (160 - 6) * 7  # every tenth of 61 texts is held out, none of the copies
+
+
 def test_the_same_seed_gives_the_same_judge_and_leaves_the_generator_alone() -> None:
     documents = turned(100, 7, seed=4)
     torch.manual_seed(7)

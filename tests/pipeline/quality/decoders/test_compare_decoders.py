@@ -16,7 +16,8 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.decoders import DecoderOptions, compare_decoders
-from pipeline.quality.decoders.sample import HeldOutSample, take_held_out
+from pipeline.quality.decoders.sample import HeldOutSample, MeanScore, take_held_out
+from pipeline.quality.decoders.show import verdict
 from tests.conftest import TINY_CARD, write_config, write_inputs
 from tests.support.runs import RVQ, run
 
@@ -87,7 +88,9 @@ def test_errors_are_over_documents() -> None:
     whole = HeldOutSample(
         "test", ["a"] * 3, ["e"] * 3, np.zeros(3), np.zeros(3, np.int64), np.zeros((3, 2), np.float16), None
     )
-    assert math.isnan(whole.mean(np.arange(3.0)).error) and str(whole.mean(np.arange(3.0))) == "1.0"
+    alone = whole.mean(np.arange(3.0))
+    assert math.isnan(alone.error) and str(alone) == "1.0" and verdict(alone) == "unknown"
+    assert verdict(MeanScore(1.0, 0.6)) == "alike" and verdict(MeanScore(-1.0, 0.4)) == "lower"
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_decoded(corpus: Corpus, tmp_path: Path) -> None:
