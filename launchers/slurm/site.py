@@ -57,7 +57,7 @@ def ask(*command: str) -> str:
             command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment
         )
     except FileNotFoundError as error:
-        inside = "; a container (launcher.container) must hold SLURM's commands" if "SLURM_JOB_ID" in os.environ else ""
+        inside = "; with launcher.container, its image must hold it" if "SLURM_JOB_ID" in os.environ else ""
         raise SlurmError(f"{command[0]}: no such command on this machine{inside}") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"{command[0]}: no answer in {TIMEOUT:.0f} s") from error

@@ -89,6 +89,12 @@ class LauncherSettings(Settings):
             raise ValueError(f"not a command line: {error}") from error
         if words == []:
             raise ValueError("an empty command; leave it out, or give one, e.g. apptainer exec --nv /images/sonar.sif")
+        for word in words or ():
+            if word.startswith("~") or any(sign in word for sign in "$`;&|<>"):
+                raise ValueError(
+                    f"{word!r} is taken as it stands, by no shell: write paths out, and give commands that come before "
+                    "as launcher.setup"
+                )
         return value
 
 

@@ -72,10 +72,16 @@ def kept_names(vouched: Collection[str]) -> list[str]:
     return sorted(named - set(layout.DOCUMENT_COLUMNS))
 
 
+def not_made(name: str) -> str:
+    """Say why a column that a stage makes is not there."""
+    again = any(name in layout.schema(family).names for family in layout.COMPARED)
+    return "its stage has not run on all parts" + (" since documents were added or purged" if again else "")
+
+
 def no_column(name: str, available: Collection[str]) -> str:
     """Return the message for a column that does not exist."""
     if name in ROW_COLUMNS:
-        return f"there is no column {name}: its stage has not run on all parts; columns: {', '.join(available)}"
+        return f"there is no column {name}: {not_made(name)}; columns: {', '.join(available)}"
     near = difflib.get_close_matches(name, available, n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return f"there is no column {name}; {hint}columns: {', '.join(available)}"

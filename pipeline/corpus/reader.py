@@ -34,7 +34,16 @@ from pipeline.corpus import frames
 from pipeline.corpus.counters import by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.nearest import Metric, Query, find_nearest
-from pipeline.corpus.part_reader import ROW_COLUMNS, Column, PartBatch, PartReader, columns_of, kept_names, no_column
+from pipeline.corpus.part_reader import (
+    ROW_COLUMNS,
+    Column,
+    PartBatch,
+    PartReader,
+    columns_of,
+    kept_names,
+    no_column,
+    not_made,
+)
 from pipeline.corpus.receipts import DataFile
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
@@ -154,10 +163,7 @@ class Corpus:
         """
         types = {column.name: column.type for column in self.catalogue.values()}
         kept = kept_names(self._vouched)
-        why = "its stage has not run on all parts"
-        if self.hides_documents:
-            why += ", or it says what documents repeat and some were purged since"
-        absent = dict.fromkeys(set(ROW_COLUMNS) - set(types), f"{why}: pipeline run does that")
+        absent = {name: f"{not_made(name)}: pipeline run does that" for name in set(ROW_COLUMNS) - set(types)}
         return parse(text, types, origin, absent=absent, kept=kept)
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:

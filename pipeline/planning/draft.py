@@ -154,10 +154,12 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
         raise ConfigError(f"{place} does not exist; give files, folders, or a pattern in quotes ('data/*.jsonl')")
     kinds: dict[str, bool] = {}  # extension → whether some lie in folders below
     unknown = []
+    corpora: list[str] = []
     for below, folders, names in os.walk(path):
         folders[:] = sorted(one for one in folders if one[:1] not in "._")
         if layout.CORPUS_FILE in names and Path(below) != path:  # no documents, but what was made of some
             folders.clear()
+            corpora.append(str(Path(below).resolve()))
             continue
         arrow = any(file.endswith(".arrow") for file in names)
         for file in sorted(names):
@@ -171,7 +173,14 @@ def _groups(place: str) -> tuple[list[_Group], list[str]]:
     groups = []
     for kind, deep in sorted(kinds.items()):
         pattern = f"{place.rstrip('/')}/{'**/' * deep}*{kind}"
-        groups.append(_Group(pattern, _listed(pattern)))
+        found = _listed(pattern)
+        inside = [one for one in corpora if deep and any(Path(_real(file)).is_relative_to(one) for file in found)]
+        if inside:
+            raise ConfigError(
+                f"{inside[0]} is a corpus, and {pattern} would read its files as documents; name the folders of "
+                "documents one by one"
+            )
+        groups.append(_Group(pattern, found))
     return groups, unknown
 
 
@@ -182,7 +191,9 @@ def _is_pattern(place: str) -> bool:
 
 def _once_each(groups: Sequence[_Group]) -> list[_Group]:
     """Leave out what another group reads too: the same files under another name, or some of them."""
-    files = [frozenset(file.url for file in group.files) for group in groups]
+    if len(groups) < 2:
+        return list(groups)
+    files = [frozenset(_real(file) for file in group.files) for group in groups]
     return [
         group
         for number, group in enumerate(groups)
@@ -190,11 +201,18 @@ def _once_each(groups: Sequence[_Group]) -> list[_Group]:
     ]
 
 
+def _real(file: InputFile) -> str:
+    """Return the address of a file; of a local one, its path without links and `..`."""
+    return file.url if is_remote(file.url) else str(Path(file.url.removeprefix("file://")).resolve())
+
+
 def _reaches(pattern: str, folder: Path) -> bool:
     """Return whether an input reads what lies in a folder. It leaves out those that begin with _ or a dot."""
     above, deep, _ = pattern.partition("**")
     return (
-        bool(deep) and not is_remote(pattern) and folder.absolute().is_relative_to(os.path.normpath(_absolute(above)))
+        bool(deep)
+        and not is_remote(pattern)
+        and Path(os.path.normpath(folder.absolute())).is_relative_to(os.path.normpath(_absolute(above)))
     )
 
 

@@ -114,6 +114,7 @@ async function look({top = false, all = false} = {}) {
     const answer = await ask("rows", question, mine.signal, (said) => { last = said; busy(said); });
     if (waiting !== mine) return;
     if (answer.opened !== corpus.opened) await renew();
+    if (waiting !== mine) return;
     page = {...answer, seconds: (performance.now() - began) / 1000};
     clearTimeout(slow);
     idle();
@@ -259,7 +260,7 @@ async function show(part, row, {from = null, focus = true} = {}) {
   mark();
   const panel = byId("panel");
   try {
-    const found = await ask("row", {part, row}, mine.signal);
+    const found = await ask("row", {part, row, opened: corpus.opened}, mine.signal);
     drawPanel(found);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -361,7 +362,7 @@ function drawContext(place, found, document_) {
   const more = (before, after) => async (event) => {
     event.target.disabled = true;
     try {
-      drawContext(place, found, await ask("document", {part: found.part, row: found.row, before, after}));
+      drawContext(place, found, await ask("document", {part: found.part, row: found.row, opened: found.opened, before, after}));
     } catch (error) {
       place.append(element("pre", {class: "wrong", role: "alert"}, error.message));
     }
@@ -387,7 +388,7 @@ function nearest(found) {
     button.disabled = true;
     note.textContent = "Comparing embeddings …";
     try {
-      const answer = await ask("nearest", where ? {part: found.part, row: found.row, where} : {part: found.part, row: found.row}, panelWaiting.signal,
+      const answer = await ask("nearest", {part: found.part, row: found.row, opened: found.opened, ...(where ? {where} : {})}, panelWaiting.signal,
         (said) => { note.textContent = said.read ? `Compared ${whole(said.read)} of ${counted(corpus.rows, "row")}` : "Comparing embeddings …"; });
       note.textContent = answer.rows.length ? "Cosine; the highest first." : "There is no other sentence.";
       out.replaceChildren(element("ol", {class: "context near"}, ...answer.rows.map((one) => element("li", {},

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +44,14 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
     from pipeline.corpus.nearest_index import NearestIndex
 
 PAGES = (25, 50, 100, 200)  # rows of a page
 AT_ONCE = 4  # pieces of work; more wait
+LOOKED_SECONDS = 1.0  # between two looks for what was purged, during a download
 SECONDS = 0.2  # between two lines that tell how far work is
 KINDS = {".jsonl": "application/x-ndjson", ".csv": "text/csv; charset=utf-8", ".parquet": "application/octet-stream"}
 FILES = {
@@ -109,12 +113,24 @@ def _moment(store: Store) -> _Moment:
 
 
 def _opened_again(before: _Opened, moment: _Moment) -> _Opened:
-    """Open the corpus of this moment. An index of another state is not used any more."""
+    """Open the corpus of this moment. An index of another state is not used any more.
+
+    Where documents were purged, or erased, that is the view of the newest run, even if that has not ended: files of
+    earlier views may be gone.
+    """
     corpus, index = before.corpus, before.index
-    ended = moment.run if moment.run != before.moment.run else None
-    view = View.read(corpus.store, f"{layout.RUNS}/{ended}") if ended else corpus.view
+    view: View | None = None
+    if moment.tombstones == before.moment.tombstones and moment.run:
+        view = View.read(corpus.store, f"{layout.RUNS}/{moment.run}")
     corpus = Corpus(corpus.url, view, corpus.store)
     return _Opened(moment, before.number + 1, corpus, Finder(corpus), corpus.fitting(index))
+
+
+def _of_page(now: _Opened, asked: QueryParams) -> Corpus:
+    """Return the corpus. Raises `ConfigError` if the place that is asked for is one of an earlier state of it."""
+    if asked.get("opened", str(now.number)) != str(now.number):
+        raise ConfigError("the corpus has changed since this page was made; reload the page")
+    return now.corpus
 
 
 class _Served:
@@ -123,8 +139,8 @@ class _Served:
     def __init__(self, corpus: Corpus, index: NearestIndex | None) -> None:
         self._one_at_a_time = threading.Lock()
         self._opened = _Opened(_moment(corpus.store), 0, corpus, Finder(corpus), index)
-        if read_tombstones(corpus.store, waiting=True) != corpus.tombstones:  # purged since it was opened
-            self._opened = _opened_again(self._opened, self._opened.moment)
+        if read_tombstones(corpus.store, waiting=True) != corpus.tombstones:  # purged or erased since it was opened
+            self._opened = self._newest(self._opened)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="browse")
 
     def _now(self) -> _Opened:
@@ -134,6 +150,10 @@ class _Served:
             if moment != self._opened.moment:
                 self._opened = _opened_again(self._opened, moment)
             return self._opened
+
+    def _newest(self, before: _Opened) -> _Opened:
+        """Return the corpus as the newest run leaves it, which removes files of earlier views before it ends."""
+        return _opened_again(replace(before, moment=replace(before.moment, tombstones=("",))), before.moment)
 
     async def corpus(self, request: Request) -> Response:
         """What the page has to know first."""
@@ -160,7 +180,12 @@ class _Served:
     async def row(self, request: Request) -> Response:
         """All of one row, and what stands around it."""
         asked = request.query_params
-        return self._worked(lambda now, _: looked_at(now.corpus, asked.get("part", ""), _whole(asked, "row", 0)))
+
+        def work(now: _Opened, _: Watch) -> dict[str, Any]:
+            found = looked_at(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0))
+            return found | {"opened": now.number}
+
+        return self._worked(work)
 
     async def document(self, request: Request) -> Response:
         """More of what stands around a row."""
@@ -168,7 +193,7 @@ class _Served:
 
         def work(now: _Opened, _: Watch) -> dict[str, Any]:
             before, after = _whole(asked, "before", 0), _whole(asked, "after", 0)
-            return around(now.corpus, asked.get("part", ""), _whole(asked, "row", 0), before, after)
+            return around(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0), before, after)
 
         return self._worked(work)
 
@@ -179,7 +204,7 @@ class _Served:
         def work(now: _Opened, watch: Watch) -> dict[str, Any]:
             where = now.finder.condition(asked.get("where"))
             place = asked.get("part", ""), _whole(asked, "row", 0)
-            return {"rows": neighbours(now.corpus, *place, where, now.index, watch)}
+            return {"rows": neighbours(_of_page(now, asked), *place, where, now.index, watch)}
 
         return self._worked(work)
 
@@ -195,9 +220,7 @@ class _Served:
         try:
             if ending not in KINDS:
                 raise ConfigError(f"format is {asked.get('format')}; allowed: {', '.join(one[1:] for one in KINDS)}")
-            now = await run_in_threadpool(self._now)
-            where = now.finder.condition(asked.get("where"))
-            pieces = stream(now.corpus, f"rows{ending}", where=where, columns=_names(asked.get("columns")))
+            now, pieces = await run_in_threadpool(self._stream, asked, ending)
         except (PipelineError, OSError) as error:
             return JSONResponse({"error": visible(str(error))}, status_code=400)
         name = "".join(
@@ -208,15 +231,23 @@ class _Served:
             self._unchanged(now, pieces), media_type=KINDS[ending], headers={"content-disposition": disposition}
         )
 
+    def _stream(self, asked: QueryParams, ending: str) -> tuple[_Opened, Iterator[bytes]]:
+        now = self._now()
+        where = now.finder.condition(asked.get("where"))
+        return now, stream(now.corpus, f"rows{ending}", where=where, columns=_names(asked.get("columns")))
+
     def _unchanged(self, now: _Opened, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Yield the pieces of a download as long as nothing is purged. Raises `CorpusError` if something is, or if a
         run has removed files meanwhile.
         """
         again = "a download broke off, since {} meanwhile; download it again"
+        looked = -math.inf
         try:
             for piece in pieces:
-                if not tombstone_paths(now.corpus.store).issubset(now.moment.tombstones):
-                    raise CorpusError(again.format("documents were purged"))
+                if time.monotonic() - looked > LOOKED_SECONDS:
+                    if not tombstone_paths(now.corpus.store).issubset(now.moment.tombstones):
+                        raise CorpusError(again.format("documents were purged"))
+                    looked = time.monotonic()
                 yield piece
         except MissingError as error:
             if self._now() is now:
@@ -229,9 +260,10 @@ class _Served:
             try:
                 return work(opened, watch)
             except MissingError:
-                if (now := self._now()) is opened:
-                    raise
-            return work(now, watch)  # a run has removed files since it was opened
+                now = self._now()
+            if now is opened:  # a run is removing files, and says so when it is done
+                now = self._newest(opened)
+            return work(now, watch)
 
         return StreamingResponse(self._lines(once_more), media_type="application/x-ndjson")
 

@@ -123,9 +123,9 @@ def _show_groups(console: Console, rows: dict[str, ResultRow], names: list[str],
 
 def _print_columns(console: Console, heads: list[str], names: list[str], lines: list[_Line]) -> None:
     """Print a table; if the terminal is too narrow for all metrics, several, each with the first columns."""
-    start = 0
-    while start < len(names):
-        end = len(names)
+    start, end = 0, 0
+    while not end or end < len(names):
+        start, end = end, len(names)
         while True:
             table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
             for head in heads:
@@ -135,11 +135,12 @@ def _print_columns(console: Console, heads: list[str], names: list[str], lines: 
             for texts, figures, dim in lines:
                 table.add_row(*map(escape, texts), *figures[start:end], style="dim" if dim else None)
             wide = console.options.update(width=_WIDEST)
-            if end == start + 1 or Measurement.get(console, wide, table).maximum <= console.width:
+            if end <= start + 1 or Measurement.get(console, wide, table).maximum <= console.width:
                 break
             end -= 1
         console.print(table)
-        start = end
+        if not names:
+            return
 
 
 def _groups(row: ResultRow, name: str) -> Mapping[str, MetricValue]:

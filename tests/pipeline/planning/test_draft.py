@@ -176,13 +176,29 @@ def test_a_corpus_is_not_taken_for_documents(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "places", [["books/", "./books"], ["books/*.jsonl", "books"], ["books/a.jsonl", "books", "books/a.jsonl"]]
+    "places",
+    [
+        ["books/", "./books"],
+        ["books", "books/../books"],
+        ["books/*.jsonl", "books"],
+        ["books/a.jsonl", "books", "books/a.jsonl"],
+    ],
 )
 def test_what_is_named_twice_is_read_once(tmp_path: Path, places: list[str]) -> None:
     for name in "ab":
         write_jsonl(tmp_path / f"books/{name}.jsonl", [{"id": name, "text": ENGLISH}])
     (only,) = drafted(*places).input
     assert only.path == str(tmp_path / "books/*.jsonl")
+
+
+def test_a_corpus_whose_files_a_pattern_would_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p/a").mkdir(parents=True)
+    (tmp_path / "p/corpus").mkdir()
+    for name in ("a/x", "corpus/y"):
+        pq.write_table(pa.table({"id": ["1"], "text": [ENGLISH]}), tmp_path / f"p/{name}.parquet")
+    (tmp_path / "p/corpus/corpus.json").write_text("{}")
+    refused = pipeline("init", "p", "--to", "-")
+    assert refused.returncode == 2 and "corpus is a corpus, and p/**/*.parquet would read" in refused.stderr
 
 
 def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path) -> None:

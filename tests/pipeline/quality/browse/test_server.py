@@ -257,12 +257,24 @@ def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:
         assert seen() == (0, texts)
         assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids").returncode == 0
         assert seen() == (1, texts[:1])
+        part = json.loads(get("rows").read().splitlines()[-1])["done"]["rows"][0]["part"]
         assert pipeline("run", config).returncode == 0
+        summary = max((tmp_path / "out/runs").glob("*/summary.json"))
+        summary.rename(tmp_path / "later")  # as while the run has erased files and has not ended
+        assert seen() == (2, texts[:1])
+        (tmp_path / "later").rename(summary)
         opened, shown = seen()
-        assert opened > 1 and shown == texts[:1]
+        assert opened > 2 and shown == texts[:1]
+        old, new = (
+            json.loads(get(f"row?part={part}&row=0&opened={one}").read().splitlines()[-1]) for one in (1, opened)
+        )
+        assert "has changed since this page was made; reload" in old["error"] and new["done"]["opened"] == opened
 
 
-def test_a_download_breaks_off_when_documents_are_purged(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_download_breaks_off_when_documents_are_purged(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.quality.browse.server.LOOKED_SECONDS", -1.0)
     copy = Corpus(str(shutil.copytree(corpus.url, tmp_path / "out")))
     served = _Served(copy, None)
     now = served._now()
