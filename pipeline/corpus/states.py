@@ -285,7 +285,7 @@ class States(Sequence[ChunkState]):
     def result_of(self, number: int) -> tuple[object, ...] | None:
         """Return what is equal for chunks with equal receipts, of states that share a reading; None if none tells."""
         row = int(self.rows[number])
-        return (id(self.ledgers), row, self.matches[int(self.ledgers.recipe[row])].done) if row >= 0 else None
+        return (self.ledgers, row, self.matches[int(self.ledgers.recipe[row])].done) if row >= 0 else None
 
     def unsegmented(self) -> ChunkTable:
         """Return the chunks that have no receipt, in order."""

@@ -21,13 +21,12 @@ import yaml
 
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted, size
-from pipeline.inputs import InputFile, InputSettings, SplitSettings, count_documents, list_files
-from pipeline.inputs.chunk import UNREADABLE
+from pipeline.inputs import InputSettings, SplitSettings, count_documents
 from pipeline.inputs.chunks import whole_file
-from pipeline.inputs.listing import COMPRESSIONS, FORMATS, KNOWN, format_hint
+from pipeline.inputs.listing import KNOWN, format_hint
 from pipeline.inputs.samples import FILES, RecordSample, sample
-from pipeline.inputs.settings import InputError
 from pipeline.planning import columns
+from pipeline.planning.draft_files import FileGroup, absolute, groups_of, is_pattern, kind_of, once_each, reaches
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 from stages.language.identifier import identifier
@@ -44,9 +43,7 @@ FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, 
 TEXTS = 50  # text files whose language is identified
 COUNTED_FILES, COUNTED_BYTES = 200, 32 << 20  # in which documents are counted
 PACKED = 3  # bytes of text per byte of a compressed file
-ABOUT_DATASETS = ("dataset_dict.json", "dataset_info.json")  # files that Hugging Face datasets writes beside its data
 LEAVE_OUT = ", or leave these files out"
-STATE = "state.json"  # the same, where Arrow files are
 
 
 @dataclass
@@ -70,18 +67,6 @@ class Draft:
     counted: bool = True  # or estimated
 
 
-@dataclass
-class _Group:
-    """Files of one kind below one place, and the pattern that finds them."""
-
-    pattern: str
-    files: list[InputFile]
-
-    @property
-    def bytes(self) -> int:
-        return sum(one.size for one in self.files)
-
-
 def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -> tuple[str, list[str]]:
     """Return the text of a corpus.yaml for the given data, and what its author should know before running it.
 
@@ -103,8 +88,8 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
     empty: list[str] = []
     refused: list[str] = []
     left_out: list[str] = []
-    looked = [_groups(place) for place in data]
-    once = _once_each([group for groups, _ in looked for group in groups])
+    looked = [groups_of(place) for place in data]
+    once = once_each([group for groups, _ in looked for group in groups])
     for groups, unknown in looked:
         others += unknown
         groups = [group for group in groups if any(group is one for one in once)]
@@ -128,7 +113,7 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
         hints = "".join(f"; {hint}" for hint in _hints(others))
         raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
     notes = [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
-    runs = "_runs" if any(_reaches(one.path, to.parent / "runs") for one in found) else "runs"
+    runs = "_runs" if any(reaches(one.path, to.parent / "runs") for one in found) else "runs"
     if name is None:
         name = _name(data[0])
         if output is None and (to.parent / runs / name).exists():
@@ -142,108 +127,13 @@ def _hints(others: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(hint for file in others if (hint := format_hint(file.lower()))))
 
 
-def _groups(place: str) -> tuple[list[_Group], list[str]]:
-    """Return the files below a place by extension, and the names of those that are not documents."""
-    if is_remote(place) or _is_pattern(place):
-        return [_Group(place, _listed(place))], []
-    path = Path(place).expanduser()
-    if path.is_file():
-        kind = _kind(path.name)
-        return ([_Group(place, _listed(place))], []) if kind else ([], [path.name])
-    if not path.is_dir():
-        raise ConfigError(f"{place} does not exist; give files, folders, or a pattern in quotes ('data/*.jsonl')")
-    kinds: dict[str, bool] = {}  # extension → whether some lie in folders below
-    unknown = []
-    corpora: list[str] = []
-    for below, folders, names in os.walk(path):
-        folders[:] = sorted(one for one in folders if one[:1] not in "._")
-        if layout.CORPUS_FILE in names and Path(below) != path:  # no documents, but what was made of some
-            folders.clear()
-            corpora.append(str(Path(below).resolve()))
-            continue
-        arrow = any(file.endswith(".arrow") for file in names)
-        for file in sorted(names):
-            if file in ABOUT_DATASETS or (arrow and file == STATE):
-                continue
-            kind = _kind(file)
-            if kind and file[:1] not in "._":
-                kinds[kind] = kinds.get(kind, False) or Path(below) != path
-            elif file[:1] not in "._":
-                unknown.append(file)
-    groups = []
-    for kind, deep in sorted(kinds.items()):
-        pattern = f"{place.rstrip('/')}/{'**/' * deep}*{kind}"
-        found = _listed(pattern)
-        inside = [one for one in corpora if deep and any(Path(_real(file)).is_relative_to(one) for file in found)]
-        if inside:
-            raise ConfigError(
-                f"{inside[0]} is a corpus, and {pattern} would read its files as documents; name the folders of "
-                "documents one by one"
-            )
-        groups.append(_Group(pattern, found))
-    return groups, unknown
-
-
-def _is_pattern(place: str) -> bool:
-    there = not is_remote(place) and os.path.lexists(Path(place).expanduser())
-    return any(sign in place for sign in "*?[") and not there
-
-
-def _once_each(groups: Sequence[_Group]) -> list[_Group]:
-    """Leave out what another group reads too: the same files under another name, or some of them."""
-    if len(groups) < 2:
-        return list(groups)
-    files = [frozenset(_real(file) for file in group.files) for group in groups]
-    return [
-        group
-        for number, group in enumerate(groups)
-        if not any(files[number] < other for other in files) and files[number] not in files[:number]
-    ]
-
-
-def _real(file: InputFile) -> str:
-    """Return the address of a file; of a local one, its path without links and `..`."""
-    return file.url if is_remote(file.url) else str(Path(file.url.removeprefix("file://")).resolve())
-
-
-def _reaches(pattern: str, folder: Path) -> bool:
-    """Return whether an input reads what lies in a folder. It leaves out those that begin with _ or a dot."""
-    above, deep, _ = pattern.partition("**")
-    return (
-        bool(deep)
-        and not is_remote(pattern)
-        and Path(os.path.normpath(folder.absolute())).is_relative_to(os.path.normpath(_absolute(above)))
-    )
-
-
-def _listed(place: str) -> list[InputFile]:
-    settings = InputSettings(path=_absolute(place), lang="und")
-    try:
-        return [one for one in list_files(settings) if one.format != UNREADABLE]
-    except InputError as error:  # nobody has named this input yet
-        raise ConfigError(f"{place}: {str(error).removeprefix(f'input {settings.input_name}: ')}") from error
-
-
-def _absolute(place: str) -> str:
-    return place if is_remote(place) else str(Path(place).expanduser().absolute())
-
-
-def _kind(name: str) -> str:
-    """Return extension with compression, `.jsonl.gz`; empty for files that are not read."""
-    path = Path(name)
-    last, inner = path.suffix, Path(path.stem).suffix if path.suffix.lower() in COMPRESSIONS else ""
-    if inner.lower() == ".parquet":
-        return ""
-    return f"{inner}{last}" if (inner or last).lower() in FORMATS else ""
-
-
-def _entry(group: _Group) -> Draft:
+def _entry(group: FileGroup) -> Draft:
     """Describe one kind of files, from a sample of them."""
     found = Draft(group.pattern, len(group.files), group.bytes)
     if not found.bytes:
         what = "is empty" if found.files == 1 else f"matches {found.files} files, which are all empty"
         raise ConfigError(f"{group.pattern} {what} (0 bytes); give files that hold documents, or leave this out")
-    settings = InputSettings(path=_absolute(group.pattern), lang="und")
+    settings = InputSettings(path=absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
     for column in [one for one in seen.columns if not columns.is_text(one) or visible(one) != one]:
         del seen.columns[column]  # a name that should not be written to a file of settings
@@ -266,7 +156,7 @@ def _entry(group: _Group) -> Draft:
     return found
 
 
-def _choose_columns(found: Draft, group: _Group, seen: RecordSample, settings: InputSettings) -> list[str]:
+def _choose_columns(found: Draft, group: FileGroup, seen: RecordSample, settings: InputSettings) -> list[str]:
     """Choose the columns of an input, count its documents, and return their texts."""
     parquet = all(one.format == "parquet" for one in group.files)
     found.text = columns.text_column(seen)
@@ -286,7 +176,7 @@ def _choose_columns(found: Draft, group: _Group, seen: RecordSample, settings: I
     return texts
 
 
-def _texts_of_files(group: _Group, settings: InputSettings) -> list[str]:
+def _texts_of_files(group: FileGroup, settings: InputSettings) -> list[str]:
     """Return the texts of some text files, from the first to the last; of large files, of a few."""
     files = group.files[:: -(-len(group.files) // TEXTS)]
     while len(files) > FILES and sum(one.size for one in files) > COUNTED_BYTES:
@@ -311,7 +201,7 @@ def _note_other_texts(found: Draft, seen: RecordSample, characters: int, parquet
         found.notes.append(f"{', '.join(parts)} {are} not read; to read all as one text, join them: {both}")
 
 
-def _documents(group: _Group, seen: RecordSample, settings: InputSettings) -> tuple[float, bool]:
+def _documents(group: FileGroup, seen: RecordSample, settings: InputSettings) -> tuple[float, bool]:
     """Return the number of documents, and whether all were counted.
 
     Otherwise it is estimated: from those that were counted, in files from the first to the last and no more than
@@ -367,12 +257,12 @@ def _languages(texts: Sequence[str]) -> tuple[Counter[str], int]:
 
 def _name(place: str) -> str:
     """Name a corpus after a file without its extensions, after a folder, or after the folder of a pattern."""
-    path = _absolute(place)
-    if _is_pattern(place):
+    path = absolute(place)
+    if is_pattern(place):
         path = re.split(r"[*?\[]", path)[0].rpartition("/")[0]
     name = path.rstrip("/").rpartition("/")[2] if is_remote(place) else Path(os.path.normpath(path)).name
     if not Path(path).is_dir():
-        name = name.removesuffix(_kind(name))
+        name = name.removesuffix(kind_of(name))
     signs = unicodedata.normalize("NFC", name)
     kept = "".join(one if one in "_-." or unicodedata.category(one)[0] in "LMN" else " " for one in signs)
     return "-".join(kept.split()).strip("-.") or "corpus"
