@@ -145,8 +145,8 @@ class _Served:
 
     def _now(self) -> _Opened:
         """Return the corpus as it is now."""
+        moment = _moment(self._opened.corpus.store)  # of a slow store others need not wait for that
         with self._one_at_a_time:
-            moment = _moment(self._opened.corpus.store)
             if moment != self._opened.moment:
                 self._opened = _opened_again(self._opened, moment)
             return self._opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -210,7 +211,13 @@ def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path
     printed = pipeline("init", "data.jsonl", "--to", "-", "--name", "other")
     assert yaml.safe_load(printed.stdout)["name"] == "other"
     (tmp_path / "empty").mkdir()
-    for place, why in (("empty", "no file of a known format"), ("nowhere", "nowhere does not exist")):
+    odd = os.fsdecode(b"caf\xe9")
+    (tmp_path / odd).mkdir()
+    for place, why in (
+        ("empty", "no file of a known format"),
+        ("nowhere", "nowhere does not exist"),
+        (odd, "caf\\udce9: this name is not UTF-8"),
+    ):
         done = pipeline("init", place, "--to", "-")
         assert done.returncode == 2 and why in done.stderr, said(done)
 
