@@ -94,6 +94,7 @@ class Task:
                 try:
                     self._claim_and_do(mine)
                 except KeyboardInterrupt:
+                    heart.noticed()
                     give_up_soon()
                     with contextlib.suppress(AwayError):  # then the lease expires
                         self._let_go()

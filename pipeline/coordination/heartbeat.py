@@ -10,12 +10,14 @@ from types import TracebackType
 
 from pipeline.base.errors import PipelineError
 
+AGAIN_SECONDS = 15.0  # libraries may swallow what a signal raises: Ray does, at some moments of its start
+
 
 class Heartbeat:
     """Sends heartbeats inside a `with` statement.
 
-    `beat` is called every `seconds`. Once it returns a reason, the process is asked to stop as by Ctrl-C, and `stopped`
-    holds the reason.
+    `beat` is called every `seconds`. Once it returns a reason, `stopped` holds it, and the process is asked to stop as by
+    Ctrl-C, again and again until it leaves the block or has `noticed`.
     """
 
     def __init__(self, beat: Callable[[], str | None], seconds: float) -> None:
@@ -38,6 +40,12 @@ class Heartbeat:
                 self.stopped = self._beat()
             except (PipelineError, OSError):
                 continue  # the store is asked again; if it does not answer for long, the lease expires
-            if self.stopped and not self._over.is_set():
-                os.kill(os.getpid(), signal.SIGTERM)
+            if self.stopped:
+                while not self._over.is_set():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    self._over.wait(AGAIN_SECONDS)
                 return
+
+    def noticed(self) -> None:
+        """End the heartbeats: the process is stopping."""
+        self._over.set()

@@ -280,6 +280,7 @@ class _Run:
         try:
             plan = self._steps(plan)
         except KeyboardInterrupt:
+            heart.noticed()
             give_up_soon()
             self.record.close({"done": False, "interrupted": True})
             if heart.stopped:

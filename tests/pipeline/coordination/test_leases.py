@@ -150,6 +150,20 @@ def test_a_heart_hears_who_asks_to_stop() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_heart_asks_again_until_somebody_notices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.coordination.heartbeat.AGAIN_SECONDS", 0.1)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Heartbeat(lambda: "enough", 0.05) as heart:
+            for _ in range(2):  # the first one is swallowed, as by a library
+                with pytest.raises(KeyboardInterrupt):
+                    time.sleep(10)
+            heart.noticed()
+            time.sleep(0.3)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_the_second_run_is_refused_and_may_take_over(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(segment={"method": "spacy-capped", "max_chars": 12})
     first = start("run", path, "--set", "launcher.lease_seconds=2")

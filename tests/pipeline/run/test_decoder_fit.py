@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
+from pipeline.coordination.lock import locked
 from pipeline.corpus.fits import read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import changed_settings
@@ -84,9 +85,10 @@ def test_a_damaged_card_is_found_and_what_nobody_needs_goes(make_config: MakeCon
     run(path, "decoder.steps=5")
     assert len(list((tmp_path / "out/fits").glob("decoder.*"))) == 6
     corpus = Corpus(str(tmp_path / "out"))
-    garbage = find_garbage(corpus, older_views=True)
-    assert {Path(one).suffix for one in garbage.why} == {".yaml", ".safetensors", ".json"}
-    delete_garbage(Console(quiet=True), corpus, garbage)
+    with locked(corpus.store, "gc") as lease:
+        garbage = find_garbage(corpus, older_views=True)
+        assert {Path(one).suffix for one in garbage.why} == {".yaml", ".safetensors", ".json"}
+        delete_garbage(Console(quiet=True), corpus, garbage, lease)
     assert not card.exists() and len(list((tmp_path / "out/fits").glob("decoder.*"))) == 3
     card = card_in(tmp_path / "out")
     card.write_text(card.read_text() + "# changed\n")
