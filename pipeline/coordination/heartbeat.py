@@ -16,8 +16,8 @@ AGAIN_SECONDS = 15.0  # libraries may swallow what a signal raises: Ray does, at
 class Heartbeat:
     """Sends heartbeats inside a `with` statement.
 
-    `beat` is called every `seconds`. Once it returns a reason, `stopped` holds it, and the process is asked to stop as by
-    Ctrl-C, again and again until it leaves the block or has `noticed`.
+    `beat` is called every `seconds`. Once it returns a reason, `stopped` holds it, and the process is asked to stop as
+    by Ctrl-C, again and again until it leaves the block or has `noticed`.
     """
 
     def __init__(self, beat: Callable[[], str | None], seconds: float) -> None:
