@@ -91,17 +91,9 @@ def submit_scheduler(
         The ids of the job.
     """
     command = pipeline_command(
-        config.launcher.container,
-        "gate",
-        store.url,
-        run,
-        str(number),
-        "--folder",
-        str(folder),
-        "--lock",
-        lock.path,
+        config.launcher.container, "gate", store.url, run, str(number), "--folder", str(folder), "--lock", lock.path,
         *patience_of(config),
-    )
+    )  # fmt: skip
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
     try:
         set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))

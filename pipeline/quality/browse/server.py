@@ -4,8 +4,8 @@ Every answer except the page's own files consists of lines of JSON: `{"read": �
 work goes on, then `{"done": …}` or `{"error": …}`. The work runs in a thread; when the browser disconnects, because it
 asks for another page or its window is closed, the work ends at its next row group.
 
-What is served is the corpus as the newest run that has ended left it, without what was purged since: before each answer
-the folders of runs and the tombstones are listed, and if there are others, the corpus is opened again.
+Before each answer the folders of runs and the tombstones are listed. If another run has ended, the corpus is served as
+that left it; if documents were purged or erased, as the newest run sees it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -112,18 +112,14 @@ def _moment(store: Store) -> _Moment:
     return _Moment(next(ended, None), tuple(store.find(TOMBSTONES)))
 
 
-def _opened_again(before: _Opened, moment: _Moment) -> _Opened:
-    """Open the corpus of this moment. An index of another state is not used any more.
+def _opened_again(before: _Opened, moment: _Moment, run: str | None = None) -> _Opened:
+    """Open the corpus of this moment, as a run sees it. An index of another state is not used any more.
 
-    Where documents were purged, or erased, that is the view of the newest run, even if that has not ended: files of
-    earlier views may be gone.
+    `run`: None for the newest run, even if it has not ended: it deletes files of earlier views before it ends.
     """
-    corpus, index = before.corpus, before.index
-    view: View | None = None
-    if moment.tombstones == before.moment.tombstones and moment.run:
-        view = View.read(corpus.store, f"{layout.RUNS}/{moment.run}")
-    corpus = Corpus(corpus.url, view, corpus.store)
-    return _Opened(moment, before.number + 1, corpus, Finder(corpus), corpus.fitting(index))
+    store = before.corpus.store
+    corpus = Corpus(before.corpus.url, View.read(store, f"{layout.RUNS}/{run}") if run else None, store)
+    return _Opened(moment, before.number + 1, corpus, Finder(corpus), corpus.fitting(before.index))
 
 
 def _of_page(now: _Opened, asked: QueryParams) -> Corpus:
@@ -140,20 +136,17 @@ class _Served:
         self._one_at_a_time = threading.Lock()
         self._opened = _Opened(_moment(corpus.store), 0, corpus, Finder(corpus), index)
         if read_tombstones(corpus.store, waiting=True) != corpus.tombstones:  # purged or erased since it was opened
-            self._opened = self._newest(self._opened)
+            self._opened = _opened_again(self._opened, self._opened.moment)
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="browse")
 
     def _now(self) -> _Opened:
         """Return the corpus as it is now."""
         moment = _moment(self._opened.corpus.store)  # of a slow store others need not wait for that
         with self._one_at_a_time:
-            if moment != self._opened.moment:
-                self._opened = _opened_again(self._opened, moment)
+            if moment != (before := self._opened.moment):
+                run = moment.run if moment.tombstones == before.tombstones else None
+                self._opened = _opened_again(self._opened, moment, run)
             return self._opened
-
-    def _newest(self, before: _Opened) -> _Opened:
-        """Return the corpus as the newest run leaves it, which removes files of earlier views before it ends."""
-        return _opened_again(replace(before, moment=replace(before.moment, tombstones=("",))), before.moment)
 
     async def corpus(self, request: Request) -> Response:
         """What the page has to know first."""
@@ -262,7 +255,7 @@ class _Served:
             except MissingError:
                 now = self._now()
             if now is opened:  # a run is removing files, and says so when it is done
-                now = self._newest(opened)
+                now = _opened_again(opened, opened.moment)
             return work(now, watch)
 
         return StreamingResponse(self._lines(once_more), media_type="application/x-ndjson")

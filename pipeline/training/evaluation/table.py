@@ -49,7 +49,7 @@ class SweptValue:
 
     @property
     def shown(self) -> str:
-        """The value with all of its digits, for equal ones are not evaluated twice."""
+        """The value with all of its digits, so that different values have different names."""
         return repr(self.value).removesuffix(".0")
 
 

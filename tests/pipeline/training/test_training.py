@@ -38,7 +38,6 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, processes_of, train
 from pipeline.training.run import check as checked
-from pipeline.training.status import TrainingStatus
 from pipeline.training.worker import _Heeding, _Work, work
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
@@ -454,20 +453,6 @@ def test_two_do_not_train_the_same(tmp_path: Path) -> None:
             trained(corpus, "taken", fresh=True)
         trained(corpus, "other")
     assert "nothing to do" in trained(corpus, "taken")
-
-
-def test_of_many_trainings_those_are_shown_that_are_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    every = [TrainingStatus(f"train/{number:02}", 6, 6, number != 1) for number in range(14)]
-    monkeypatch.setattr("pipeline.monitor.trainings.training_statuses", lambda store: every)
-    shown = io.StringIO()
-    assert show_trainings(Console(file=shown, width=300), Store(str(tmp_path)), slurm_cluster())
-    lines = shown.getvalue().splitlines()
-    assert [line.partition(":")[0] for line in lines[:-1]] == [f"train/{one:02}" for one in (1, *range(5, 14))]
-    assert lines[-1] == "… and 4 more (pipeline status --json lists all trainings)"
-    every[0] = TrainingStatus("train/00", 0, 6, False, damaged="its record is damaged")
-    assert not show_trainings(Console(quiet=True), Store(str(tmp_path)), slurm_cluster())
 
 
 def test_a_loss_that_is_not_finite_stops(corpus: Path) -> None:

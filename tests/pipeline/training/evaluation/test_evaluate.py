@@ -180,21 +180,6 @@ def test_a_sentence_longer_than_the_decoder_s_room_has_no_likelihood(corpus: Cor
     assert "bits/char of 1 sentence: the others are longer than the decoder's limit" in said and "NLL of" not in said
 
 
-def test_a_narrow_terminal_cuts_neither_names_nor_figures() -> None:
-    names = ("l2", "l2_squared", "l2_r", "par", "ca", "ca_cosine", "top1")
-    figures = {
-        name: MetricValue(0.123456, 0.0123, 20, groups={"deu_Latn": MetricValue(0.654321, 0.01, 20)}) for name in names
-    }
-    narrow = Console(file=io.StringIO(), width=60)
-    show(narrow, {"a model": ResultRow(figures, steps=3)}, {"said": "", "sentences": 20, "by": "lang"})
-    assert isinstance(narrow.file, io.StringIO)
-    said = narrow.file.getvalue()
-    assert (
-        "…" not in said and said.count("0.65 ±0.02") == said.count("0.12 ±0.02") == 4 and said.count("65.4% ±2.0") == 3
-    )
-    assert all(len(line) <= 60 for line in said.splitlines()) and said.count("deu_Latn") == said.count("lang ") > 1
-
-
 def test_retrieval_and_contrastive_accuracy_by_cosine_are_those_of_plain_loops(corpus: Corpus, index: Index) -> None:
     held = held_out(index, "test", max_sentences=CONTEXT, sentences=40)
     rows = run(corpus, models=("base",), sentences=40, metrics="ca_cosine,top1")
