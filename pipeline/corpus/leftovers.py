@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
 
@@ -89,8 +90,18 @@ def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str
     for stage in stages:
         yield from store.find(f"receipts/{stage}", prefix=f"{chunk[:2]}/{chunk}-")
     for family in ("documents", *layout.ROW_FAMILIES, "quarantine"):
-        for hidden in ("", "."):  # and what interrupted writes left
-            yield from store.find(family, prefix=f"{hidden}{chunk}")
+        yield from _attempts(store, family, [chunk])
+
+
+def _attempts(store: Store, family: str, chunks: Sequence[str]) -> Iterator[str]:
+    """Yield the files of a family that belong to some chunks, also those that interrupted writes left on a disk."""
+    folders: dict[str, list[str]] = {family: []}  # layout 1 has them there
+    for chunk in chunks:
+        names = [chunk, f".{chunk}"] if store.local else [chunk]
+        folders[family] += names
+        folders.setdefault(f"{family}/{chunk[:2]}", []).extend(names)
+    for folder, names in folders.items():
+        yield from store.find_any(folder, names)
 
 
 # a data file, also one that `Store.write` did not finish; files that people put beside them do not match
@@ -136,16 +147,14 @@ def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int
                     named.add(file.path)
                     finished.add((file.family, part.ref.part, receipt.fingerprint[:8]))
     gone = 0
-    names = [f"{hidden}{chunk}" for chunk in swept for hidden in ("", ".")]
-    few = not whole or len(names) < every // PAGE
-    listed = [names] if few else [[prefix] for prefix in prefixes(every)]
+    few = not whole or 2 * len(swept) < every // PAGE
     for family in sorted({family for family, _, _ in finished}):
-        for some in listed:
-            for path in store.find_any(family, some):
-                attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
-                if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
-                    store.delete(path)
-                    gone += 1
+        listings = [_attempts(store, family, swept)] if few else (store.find(family, one) for one in prefixes(every))
+        for path in itertools.chain.from_iterable(listings):
+            attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
+            if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:
+                store.delete(path)
+                gone += 1
     return gone
 
 

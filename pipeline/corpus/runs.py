@@ -88,7 +88,7 @@ class RunRecord:
             return
         self.folder = _next_folder(store)
         write_header(store, config.name)
-        check_corpus(store)
+        _renew_header(store)
         write_readme(store)
         store.write(f"{self.folder}/{CONFIG}", sealed_yaml(config.as_yaml()))
         view.write_chunks(store, self.folder)
@@ -161,8 +161,18 @@ def write_header(store: Store, name: str, packed: Collection[str] = PACKABLE) ->
     store.create(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
 
 
+def _renew_header(store: Store) -> None:
+    """Mark a corpus of an older layout as one of this layout, before anything is written as it demands.
+
+    Versions that know only the older layout refuse the corpus from now on. Raises `CorpusError` as `check_corpus`.
+    """
+    if check_corpus(store).layout != layout.LAYOUT_VERSION:
+        header = json.loads(store.read(layout.CORPUS_FILE)) | {"layout": layout.LAYOUT_VERSION}
+        store.write(layout.CORPUS_FILE, json.dumps(header, indent=1).encode())
+
+
 def check_corpus(store: Store) -> _RunHeader:
-    """Read the header. Raises `CorpusError` unless the folder is a corpus of this layout."""
+    """Read the header. Raises `CorpusError` unless the folder is a corpus of a layout that this version reads."""
     remedy = f"pipeline verify {store.url} --repair writes it again"
     try:
         header = read_json(store, layout.CORPUS_FILE, _RunHeader, remedy)
@@ -173,11 +183,12 @@ def check_corpus(store: Store) -> _RunHeader:
             f"{store.url} is not a corpus ({layout.CORPUS_FILE} is missing); give the `output` of a run, or the "
             "corpus.yaml that pipeline run has begun with (first of all: pipeline run corpus.yaml)"
         ) from None
-    if header.layout != layout.LAYOUT_VERSION:
+    if header.layout not in layout.READABLE:
         newer = header.layout > layout.LAYOUT_VERSION
         todo = "install the version that made it, or use another output" if newer else "use another output"
         raise CorpusError(
-            f"{store.url} has layout {header.layout}; this version reads layout {layout.LAYOUT_VERSION}: {todo}"
+            f"{store.url} has layout {header.layout}; this version reads the layouts "
+            f"{' and '.join(map(str, layout.READABLE))}: {todo}"
         )
     return header
 

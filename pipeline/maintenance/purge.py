@@ -162,8 +162,9 @@ def _record(
     """Write the tombstone, from which no reader shows the documents any more, and return its path."""
     path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
     _delete_reports(corpus.store, f"{path} is written, so the documents are purged")
-    for one in corpus.store.find("documents", prefix="."):  # of killed writes
-        corpus.store.delete(one)
+    for folder in ("", *(f"{one}/" for one in corpus.store.folders("documents"))) if corpus.store.local else ():
+        for one in corpus.store.find("documents", prefix=f"{folder}."):  # of killed writes
+            corpus.store.delete(one)
     return path
 
 

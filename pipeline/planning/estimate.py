@@ -23,7 +23,7 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, States
 from pipeline.inputs import ChunkTable
 from pipeline.planning.examined import Examined, Texts, examine
-from pipeline.planning.pilot_size import doubts, drawn
+from pipeline.planning.pilot_size import doubts, drawn, small_parts
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import SETUP_SECONDS, keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
@@ -60,8 +60,8 @@ class Estimate:
 
     sentences: how many segmenting will yield; error: the relative error of that number; tokens: how many they have,
     language tag and `</s>` included (None: unknown, since the model's tokenizer is not on this machine); documents: how
-    many were examined; warnings: languages that the cap in tokens cuts, and fits that get too few sentences from the
-    pilot.
+    many were examined; warnings: languages that the cap in tokens cuts, fits that get too few sentences from the
+    pilot, and parts that are small for so large a corpus.
     """
 
     sentences: float
@@ -95,6 +95,7 @@ def estimate_of(plan: Plan) -> Estimate:
         *cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name),
         *(doubts(plan.config, whole) if plan.missing_fits else ()),
         *drawn(plan.config, [one for one, work in plan.work.items() if work.left or sentences], whole),
+        *(small_parts(plan.config, whole, len(plan.chunks)) if whole == sentences else ()),
     ]
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None

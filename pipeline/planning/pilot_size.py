@@ -1,4 +1,5 @@
-"""How many sentences fits have to learn from, before anything is computed: by the bytes of the inputs and the settings.
+"""How many sentences fits have to learn from, and parts a corpus has, before anything is computed: by the bytes of the
+inputs and the settings.
 
 For example, at the paper's size fragility samples 50 million of 310 billion sentences. A pilot of 2 million has 323 of
 them, too few for a predictor that then weights all sentences; `fit.scored_rows: 500_000` scores a quarter of the pilot.
@@ -23,6 +24,8 @@ FEW_DRAWN = 3.0  # rows that a sample draws, about: with one chance in twenty it
 NONE_DRAWN = 0.04  # such a chance, and less for large shares of few rows; a share of 1 draws all
 SMALL_SHARE = 0.1  # from which on a few rows are not hardly any of them
 UNLIKELY = 5.0  # standard deviations
+MANY_PARTS = 200_000  # each has files and receipts; where there would be more of them, larger ones are proposed
+LARGE_PART, LARGE_CHUNK = 1_000_000, 1 << 30  # sentences (2 GB of embeddings), bytes of input
 POINTS_PER_UNIT = 39  # rows for each centroid that make good codebooks
 
 
@@ -156,3 +159,23 @@ def doubts(config: RunConfig, sentences: float) -> Iterator[str]:
                 f"rvq asks for {number(wanted)} sentences, and the pilot holds {number(pilot)}{few}: raise fit.rows, "
                 "or lower rvq.rows"
             )
+
+
+def small_parts(config: RunConfig, sentences: float, chunks: int) -> Iterator[str]:
+    """Yield a warning if a corpus that is not begun would have very many parts.
+
+    Args:
+        config: the settings of the run.
+        sentences: the estimated number of sentences.
+        chunks: the number of chunks.
+
+    Returns:
+        One message, or none.
+    """
+    parts = sentences / config.part_sentences + chunks / 2  # the rest of a chunk is a part too
+    if parts > MANY_PARTS and config.part_sentences < LARGE_PART:
+        yield (
+            f"about {number(round(parts))} parts, each with several files and receipts: with part_sentences: "
+            f"{LARGE_PART} and chunk_bytes: {max(LARGE_CHUNK, config.chunk_bytes)} there are far fewer; decide before "
+            "the first run, since other values make everything again"
+        )

@@ -10,7 +10,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 from pipeline.base.errors import ConfigError
@@ -20,6 +20,7 @@ from pipeline.corpus.counters import CHUNK, busy_seconds, by_detail, stages_of
 from pipeline.corpus.ledger import FILE_CHUNKS
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import ChunkState, total_of
+from pipeline.planning.pilot_size import LARGE_CHUNK, LARGE_PART, MANY_PARTS
 from pipeline.planning.plan import Plan
 from pipeline.planning.requests import A_BEAT, A_CHUNK, A_SHARD, A_TASK, Requests, of_a_part, shards_of
 from pipeline.storage import layout
@@ -163,6 +164,16 @@ class Simulation:
     def ledgers(self) -> int:
         """The number of ledger files after compaction."""
         return math.ceil(self.chunks / FILE_CHUNKS)
+
+    def with_larger_parts(self) -> Simulation | None:
+        """Return the same corpus in larger chunks and parts; None if it has few parts, or they are as large already."""
+        if self.parts <= MANY_PARTS or self.config.part_sentences >= LARGE_PART:
+            return None
+        times = max(1, LARGE_CHUNK // self.config.chunk_bytes)
+        launcher = self.config.launcher
+        launcher = launcher.model_copy(update={"chunks_per_claim": max(1, launcher.chunks_per_claim // times)})
+        sizes = {"part_sentences": LARGE_PART, "chunk_bytes": max(LARGE_CHUNK, self.config.chunk_bytes)}
+        return replace(self, config=self.config.model_copy(update=sizes | {"launcher": launcher}))
 
     def claims(self, tasks: int) -> int:
         """Return the number of shards that this many tasks claim in the main pass."""

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import duration, number, size
-from pipeline.planning.requests import month_dollars
+from pipeline.planning.pilot_size import LARGE_PART
+from pipeline.planning.requests import Requests, month_dollars
 from pipeline.planning.simulation import (
     AT_ONCE,
     BY_PAPER,
@@ -129,6 +130,15 @@ def _objects(console: Console, found: Simulation) -> None:
         ],
     ]
     _table(console, "Things", ("", "number", ""), rows, texts=2)
+    if (larger := found.with_larger_parts()) is not None:
+        before, after = (_work(one).total for one in (found, larger))
+        console.print(
+            f"With part_sentences: {LARGE_PART}, chunk_bytes: {larger.config.chunk_bytes} and "
+            f"launcher.chunks_per_claim: {larger.config.launcher.chunks_per_claim}, set before the first run: "
+            f"{large(larger.parts)} parts, {large(larger.files)} data files, {large(larger.receipts)} receipts, "
+            f"{large(larger.claims(launcher.tasks))} shards, and {large(after)} requests in place of {large(before)}.",
+            highlight=False,
+        )
 
 
 def _storage(console: Console, found: Simulation) -> None:
@@ -187,10 +197,15 @@ def _dollars(value: float) -> str:
     return f"${value:.2f}" if value < 10 else f"${number(float(f'{value:.3g}'))}"
 
 
+def _work(found: Simulation) -> Requests:
+    """Return the requests of all tasks, in which each works for as long as the slower rates say."""
+    tasks = found.config.launcher.tasks
+    return found.requests(tasks, found.device_hours()[1] / (tasks * (found.config.launcher.gpus_per_node or 1)))
+
+
 def _requests(console: Console, found: Simulation) -> None:
     high = found.device_hours()[1]
-    tasks = found.config.launcher.tasks
-    work = found.requests(tasks, high / (tasks * (found.config.launcher.gpus_per_node or 1)))
+    work = _work(found)
     a_part = found.part_requests.total
     waiting = a_part * REQUEST_SECONDS
     share = f"{waiting * found.parts / (high * 3600):.2%}" if high else "–"

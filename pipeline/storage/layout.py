@@ -20,7 +20,8 @@ from pipeline.base.errors import CorpusError
 from stages.noise.settings import DOCUMENT_COLUMNS as NOISE_OF_DOCUMENTS
 from stages.noise.settings import SENTENCE_COLUMNS
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2  # of corpora that are made now: data files in 256 folders of each family
+READABLE = (1, 2)  # in layout 1 they lie directly in the family's folder; receipts say where each one is
 ROW_GROUP_ROWS = 8192
 CORPUS_FILE = "corpus.json"
 RUNS = "runs"
@@ -216,9 +217,10 @@ def data_path(family: str, part: str, fingerprint: str) -> str:
         fingerprint: the fingerprint of the result, 64 hex digits.
 
     Returns:
-        A path; its last six digits are unique to this attempt.
+        A path; its last six digits are unique to this attempt. Its folder is one of 256, since the paper's corpus has
+        millions of parts.
     """
-    return f"{family}/{part}.{fingerprint[:8]}-{secrets.token_hex(3)}.parquet"
+    return f"{family}/{part[:2]}/{part}.{fingerprint[:8]}-{secrets.token_hex(3)}.parquet"
 
 
 def data_owner(path: str) -> tuple[str, str]:

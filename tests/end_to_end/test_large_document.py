@@ -75,7 +75,7 @@ def test_a_document_of_20_megabytes_in_one_line(tmp_path: Path) -> None:
     assert len(corpus.parts) == 2
     chars = corpus.table("chars")["chars"].to_numpy()
     assert chars.max() <= LIMIT and chars.sum() == SIZE + 2 * len("The house is red.The water runs.")
-    (list_of_bad,) = (tmp_path / "out/large/quarantine").iterdir()
+    (list_of_bad,) = (tmp_path / "out/large/quarantine").rglob("*.parquet")
     (bad,) = pq.read_table(list_of_bad).to_pylist()
     assert bad["record"] == f"a.jsonl line 3, byte {len(small[0]) + len(large) + 2}"
     assert bad["payload_bytes"] == SIZE + 10 and len(bad["payload"]) == 4096

@@ -84,12 +84,12 @@ RECORDS = {
     "share": "train/m/checkpoints/*2.*/*.safetensors",
 }
 ROWS = {
-    name: f"{name}/*-00001*"
+    name: f"{name}/*/*-00001*"
     for name in (
         "documents", "sentences", "language", "noise", "embeddings", "status", "autobleu", "fragility",
         "fragility-predicted", "codes", "hashes", "minhash", "duplicates", "near-duplicates", "semantic-duplicates",
     )
-} | {"quarantine": "quarantine/*"}  # fmt: skip
+} | {"quarantine": "quarantine/*/*"}  # fmt: skip
 KINDS = RECORDS | ROWS
 TOLD = ("status", "inspect", "verify", "run", "train", "train anew")
 
@@ -121,7 +121,8 @@ def _like(path: Path) -> list[Path]:
     """Other files of the same kind, with other content."""
     root, content = _root_of(path), path.read_bytes()
     inside = str(path.relative_to(root))
-    same = re.sub(r"/m/", "/*/", re.sub(r"-m-", "-*-", re.sub(r"[0-9a-f]*[0-9][0-9a-f.T-]*(?=[./]|$)", "*", inside)))
+    same = re.sub(r"[0-9a-f]*[0-9][0-9a-f.T-]*(?=[./]|$)", "*", re.sub(r"/[0-9a-f]{2}/", "/*/", inside))
+    same = re.sub(r"/m/", "/*/", re.sub(r"-m-", "-*-", same))
     return [one for one in sorted(root.glob(same)) if one != path and one.read_bytes() != content]
 
 

@@ -67,8 +67,8 @@ def test_what_workers_of_a_lost_phase_left_is_swept(make_config: MakeConfig, tmp
     path = make_config(launcher=SLURM, autobleu=None)
     bring_up_to_date(path, "launcher.kind=inline", f"output={tmp_path / 'whole'}")
     store, run, _ = order_phase(path)  # nobody comes to the end of this one
-    name = min(file.name for file in (tmp_path / "whole/embeddings").iterdir())
-    orphan = f"embeddings/{name.rpartition('-')[0]}-000000.parquet"
+    name = min(file.name for file in (tmp_path / "whole/embeddings").rglob("*.parquet"))
+    orphan = f"embeddings/{name[:2]}/{name.rpartition('-')[0]}-000000.parquet"
     store.write(orphan, b"half a fi")
     write_phase(store, phase_folder(run, 2), make_plan(load_config(path)), "main", ())
     worker = start_worker(store, phase_folder(run, 2))

@@ -74,7 +74,7 @@ def test_what_they_say(corpus: Path) -> None:
 
 
 def test_what_is_wrong_has_the_exit_code_it_has_without(corpus: Path, tmp_path: Path) -> None:
-    (file,) = corpus.parent.glob("out/sentences/*.parquet")
+    (file,) = corpus.parent.glob("out/sentences/*/*.parquet")
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     try:

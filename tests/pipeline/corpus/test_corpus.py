@@ -72,7 +72,7 @@ def test_the_books_balance_and_notice_a_missing_file(corpus: Corpus) -> None:
     assert accounting.complete and not accounting.problems
     assert accounting.documents_in == accounting.kept == 14
     assert accounting.sentences == corpus.rows
-    file = next(Path(corpus.url, "embeddings").glob("*.parquet"))
+    file = next(Path(corpus.url, "embeddings").rglob("*.parquet"))
     file.unlink()
     assert any(file.name in problem for problem in compute_accounting(corpus.store, corpus.chunks).problems)
 
@@ -92,7 +92,7 @@ def test_orphans_are_swept_and_nothing_else(corpus: Corpus, whole: bool) -> None
 
 
 def test_damage_is_noticed_before_it_is_computed_with(corpus: Corpus, make_config: MakeConfig) -> None:
-    file = next(Path(corpus.url, "sentences").glob("*.parquet"))
+    file = next(Path(corpus.url, "sentences").rglob("*.parquet"))
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
@@ -104,7 +104,7 @@ def test_damage_is_noticed_before_it_is_computed_with(corpus: Corpus, make_confi
 
 def test_another_file_of_documents_is_told(corpus: Corpus) -> None:
     """With other columns, or other documents; there is no digest to compare it with while one looks around."""
-    file = max(Path(corpus.url, "documents").glob("*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
+    file = max(Path(corpus.url, "documents").rglob("*.parquet"), key=lambda path: pq.read_metadata(path).num_rows)
     whole = pq.read_table(file)
     for table, told in (
         (pa.table({"other": [1]}), "has 1 documents; part"),
@@ -117,7 +117,7 @@ def test_another_file_of_documents_is_told(corpus: Corpus) -> None:
 
 
 def test_names_of_columns_that_are_no_text_are_told(corpus: Corpus) -> None:
-    for path in sorted(Path(corpus.url).glob("autobleu/*.parquet")):
+    for path in sorted(Path(corpus.url).glob("autobleu/*/*.parquet")):
         data = path.read_bytes()
         path.write_bytes(data.replace(b"decoded", b"deco\xbded"))
         assert path.read_bytes() != data

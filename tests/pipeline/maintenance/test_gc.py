@@ -34,7 +34,7 @@ def test_results_of_older_settings_go(make_config: MakeConfig, tmp_path: Path) -
     run(path)
     assert garbage(Corpus(str(out))) == {}
     before = data_digests(out)
-    old = {file.relative_to(out).as_posix() for file in (*out.glob("codes/*"), *out.glob("fits/rvq*"))}
+    old = {file.relative_to(out).as_posix() for file in (*out.glob("codes/*/*"), *out.glob("fits/rvq*"))}
     run(path, "rvq.units=16")
     (out / "codes/notes.txt").write_text("mine")
     (out / ORPHAN).write_bytes(b"left by a killed attempt")

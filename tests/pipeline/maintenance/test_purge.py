@@ -107,7 +107,7 @@ def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConf
         shutil.copy(out / file.path, (out / file.path).with_name(f".{Path(file.path).name}.0a1b2c3d.tmp"))
         shutil.copy(out / file.path, out / f"{file.path.rpartition('-')[0]}-0a1b2c.parquet")
     before, rows = data_digests(out), corpus.rows
-    embedded = {file.name for file in (out / "embeddings").iterdir()}
+    embedded = {file.name for file in (out / "embeddings").rglob("*.parquet")}
     prints = {chunk.id: print_ for chunk, print_ in make_plan(load_config(path)).view.chunks}
 
     shown = purged(out, victim["id"], dry_run=True)
@@ -140,7 +140,7 @@ def test_a_document_goes_for_good_and_nothing_else_changes(make_config: MakeConf
     assert "removed" in run(path)
     after = data_digests(out)
     assert {key.partition("/")[2] for key in before.keys() & after.keys() if before[key] != after[key]} == hit
-    assert len({file.name for file in (out / "embeddings").iterdir()} - embedded) == len(hit)
+    assert len({file.name for file in (out / "embeddings").rglob("*.parquet")} - embedded) == len(hit)
     assert everything(out).equals(seen)  # readers saw before what is on disk now
     accounting = compute_accounting(Store(str(out)), Corpus(str(out)).chunks)
     assert accounting.dropped == {"purged": 1} and not accounting.problems and accounting.documents_in == 14

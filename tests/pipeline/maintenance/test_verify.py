@@ -102,7 +102,7 @@ def test_what_is_spoilt_is_found_and_made_again(
     path = first(corpus, family)
     spoil(path)
     fine, shown = verified(corpus, mend=True)
-    assert not fine and f"wrong: {family}/{path.name}" in shown and what in shown and "1 receipt deleted" in shown
+    assert not fine and path.name in shown.split("wrong: ")[1] and what in shown and "1 receipt deleted" in shown
     assert "cannot be made again" not in shown
     run(corpus / "corpus.yaml")
     assert verified(corpus)[0] and data_digests(corpus / "out") == before

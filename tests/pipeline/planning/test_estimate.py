@@ -17,6 +17,7 @@ from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
 from pipeline.planning import estimate as estimate_module
 from pipeline.planning import examined as module
+from pipeline.planning import pilot_size
 from pipeline.planning import rates as rates_module
 from pipeline.planning.estimate import CARD, HERE, MACHINE, estimate_of
 from pipeline.planning.examined import count_sentences
@@ -274,6 +275,21 @@ def test_what_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> None:
 )
 def test_sentences_by_their_marks(text: str, settings: dict[str, object], sentences: int) -> None:
     assert count_sentences(text, SegmentSettings(**{"method": "sat-capped"} | settings)) == sentences
+
+
+def test_small_parts_of_a_large_corpus_are_told_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 8))
+    path = write_config(tmp_path, input=[{"path": "in.*", "lang": "eng_Latn"}], autobleu=None, part_sentences=100)
+    assert "part_sentences" not in said(pipeline("plan", path))
+    monkeypatch.setattr(pilot_size, "MANY_PARTS", 2)
+    shown = said(pipeline("plan", path))
+    assert re.search(r"Warning: about \d+ parts, .* part_sentences: 1000000 and chunk_bytes: 1073741824", shown), shown
+    assert "part_sentences" not in said(pipeline("plan", path, "--set", "part_sentences=1_000_000"))
+    run(path)
+    write_jsonl(tmp_path / "in.2.jsonl", sample_documents("libreoffice-eng", 9)[8:])
+    assert "part_sentences" not in said(pipeline("plan", path)), "too late: what is made would be made again"
 
 
 def test_rates_by_the_card_follow_the_size_of_the_network(tmp_path: Path) -> None:

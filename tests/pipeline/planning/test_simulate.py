@@ -62,6 +62,11 @@ def test_the_size_of_the_paper(tmp_path: Path) -> None:
     assert found.unknown == ("segment", "autobleu", "fragility", "predictor", "rvq")
     assert found.device_hours() == encode.hours
     assert (found.tasks(1000), found.starts(48.5)) == (1000, 3)
+    larger = found.with_larger_parts()  # chunks of 1 GiB hold 12.2 million sentences each
+    assert larger and larger.chunks == math.ceil(27.28e12 / 2**30) == 25_407 and larger.parts == 13 * 25_407
+    assert larger.config.launcher.chunks_per_claim == 3 and larger.bytes == found.bytes
+    assert larger.with_larger_parts() is None
+    assert of("sample-full", f"output={tmp_path}", documents=1e6).with_larger_parts() is None
 
 
 def test_everything_grows_with_the_documents(make_config: MakeConfig) -> None:
@@ -91,7 +96,7 @@ def test_a_finished_corpus_is_measured(make_config: MakeConfig, tmp_path: Path) 
         assert work[stage].rates == pytest.approx((rows / seconds, rows / seconds))
         assert work[stage].parts == len(corpus.parts) and work[stage].origin.startswith("cpu")
     assert work["autobleu"].rows == pytest.approx(corpus.rows * 2e6 * 0.5)
-    written = sum(path.stat().st_size for path in (tmp_path / "out/embeddings").iterdir())
+    written = sum(path.stat().st_size for path in (tmp_path / "out/embeddings").rglob("*.parquet"))
     stored = {one.family: one.total for one in found.storage}
     assert stored["embeddings"] == pytest.approx(2e6 * written)
     assert not found.unknown and work["segment"].beside
@@ -119,6 +124,8 @@ def test_what_is_shown_fits_the_terminal(tmp_path: Path, width: int) -> None:
         "no rate: run some",
         "17 h",
         "0.77%",
+        "part_sentences: 1000000, chunk_bytes: 1073741824 and launcher.chunks_per_claim: 3",
+        "330 291 parts",
         "$13 500 a month",
     ):
         assert words in text, words

@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_made_whole_leaves_the_older_one(corpus: Corpus, t
 @pytest.fixture
 def damaged(corpus: Corpus) -> Iterator[Path]:
     """A data file of the corpus, cut short for a while."""
-    path = sorted(Path(corpus.url, "sentences").glob("*.parquet"))[-1]
+    path = sorted(Path(corpus.url, "sentences").rglob("*.parquet"))[-1]
     data = path.read_bytes()
     path.write_bytes(data[:-100])
     yield path

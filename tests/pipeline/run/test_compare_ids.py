@@ -84,7 +84,8 @@ def test_the_first_document_is_that_of_the_first_file_in_any_order_of_work(tmp_p
         assert kept(folder) == [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "c")]
         found.append(data_digests(folder / "out"))
     assert found[0] == found[1] == found[2]
-    rows = [row for path in (tmp_path / "0/out/quarantine").iterdir() for row in pq.read_table(path).to_pylist()]
+    lists = (tmp_path / "0/out/quarantine").rglob("*.parquet")
+    rows = [row for path in lists for row in pq.read_table(path).to_pylist()]
     errors = sorted(row["error"] for row in rows if row["doc_id"] == "1")
     assert len(errors) == 2 and all("a.jsonl has the id '1' too; the first one is kept" in error for error in errors)
 

@@ -216,7 +216,7 @@ def test_nothing_names_a_purged_document(compared: Path, tmp_path: Path) -> None
     run(compared)
     table = columns(tmp_path / "out")
     assert found(table) == expected(table.to_pylist()) and "again" in table["doc_id"].to_pylist()
-    files = [one for name in ("duplicates", "near-duplicates") for one in (tmp_path / "out" / name).glob("*.parquet")]
+    files = [one for name in ("duplicates", "near-duplicates") for one in (tmp_path / "out" / name).rglob("*.parquet")]
     named = {value for one in files for row in pa.parquet.read_table(one).to_pylist() for value in row.values()}
     assert "doc 0" in named and "doc 1" not in named
 

@@ -220,7 +220,7 @@ def test_the_same_values_by_another_way_make_nothing_stale(make_config: MakeConf
     run(path)
     shown = run(path, "fit.rows=200_000")  # the same pilot: all
     assert "rvq: fitted on" in shown and "sentences done" not in shown.partition("rvq: fitted on")[2]
-    assert len(list((path.parent / "out/codes").glob("*"))) == len(Corpus(str(path.parent / "out")).parts)
+    assert len(list((path.parent / "out/codes").rglob("*.parquet"))) == len(Corpus(str(path.parent / "out")).parts)
 
 
 def test_two_runs_at_once_agree_on_one_fit(make_config: MakeConfig) -> None:

@@ -59,7 +59,7 @@ def test_what_an_earlier_version_wrote_in_another_way_is_kept_and_said(
     for path in [receipt, *(tmp_path / "out/receipts").rglob("*.json")]:
         path.unlink()
     run(config)
-    written = max((tmp_path / "out/sentences").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    written = max((tmp_path / "out/sentences").rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     for one in pq.read_table(written).to_pylist():
         text = unicodedata.normalize("NFC", texts[one["doc"]][one["start"] : one["end"]])
         assert text == one["text"], one
@@ -78,8 +78,8 @@ def test_parts_hold_whole_documents_in_order(make_config: MakeConfig, tmp_path: 
     for receipt in receipts:
         for number, ref in enumerate(receipt.parts):
             assert ref.part == f"{receipt.chunk}-{number:05d}"
-            documents = pq.read_table(next((tmp_path / "out/documents").glob(f"{ref.part}.*"))).to_pylist()
-            sentences = pq.read_table(next((tmp_path / "out/sentences").glob(f"{ref.part}.*")))
+            documents = pq.read_table(next((tmp_path / "out/documents").rglob(f"{ref.part}.*"))).to_pylist()
+            sentences = pq.read_table(next((tmp_path / "out/sentences").rglob(f"{ref.part}.*")))
             ids += [one["doc_id"] for one in documents]
             for one in documents:
                 rows = sentences.slice(one["first_row"], one["rows"])
@@ -149,14 +149,14 @@ def test_a_long_document_becomes_numbered_sub_documents(make_config: MakeConfig,
     only_file(tmp_path, [json.dumps({"id": "long", "lang": "eng_Latn", "text": text})])
     config = load_config(make_config(segment={"max_document_sentences": 10}))
     _, (receipt,) = run(config)
-    documents = pq.read_table(next((tmp_path / "out/documents").glob("*.parquet"))).to_pylist()
+    documents = pq.read_table(next((tmp_path / "out/documents").rglob("*.parquet"))).to_pylist()
     assert [(one["doc_id"], one["subdocument"], one["rows"]) for one in documents] == [
         ("long", 0, 10),
         ("long", 1, 10),
         ("long", 2, 5),
     ]
     assert receipt.kept == 1 and receipt.counts["split_documents"] == 2
-    sentences = pq.read_table(next((tmp_path / "out/sentences").glob("*.parquet")))
+    sentences = pq.read_table(next((tmp_path / "out/sentences").rglob("*.parquet")))
     assert sentences["position"].to_pylist() == list(range(25))
     assert all(text[row["start"] : row["end"]] == row["text"] for row in sentences.to_pylist())
 
@@ -171,7 +171,7 @@ def test_sub_documents_may_be_in_several_parts(make_config: MakeConfig, tmp_path
     rows = [
         row
         for part in parts
-        for row in pq.read_table(next((tmp_path / "out/documents").glob(f"{part.ref.part}.*"))).to_pylist()
+        for row in pq.read_table(next((tmp_path / "out/documents").rglob(f"{part.ref.part}.*"))).to_pylist()
     ]
     assert [(row["doc_id"], row["subdocument"], row["doc"], row["first_row"], row["rows"]) for row in rows] == [
         ("long", 0, 0, 0, 120), ("long", 1, 1, 120, 120),

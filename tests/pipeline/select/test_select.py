@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
         url = make_corpus(tmp_path_factory.mktemp("select"))
-        path = next(url.glob(f"status/{Corpus(str(url)).parts[0]}.*"))
+        path = next(url.glob(f"status/*/{Corpus(str(url)).parts[0]}.*"))
         status = pq.read_table(path)["status"].to_numpy().copy()
         status[::10] = 2
         path.write_bytes(layout.to_parquet(pa.table({"status": status}, layout.schema("status"))))
@@ -204,7 +204,7 @@ def test_conditions_that_make_no_sense_are_refused(corpus: Corpus, where: str, w
 
 def test_documents_that_do_not_cover_the_part_are_noticed(tmp_path: Path) -> None:
     corpus = Corpus(str(make_corpus(tmp_path, autobleu=None)))
-    path = next(tmp_path.glob(f"out/documents/{corpus.parts[0]}.*"))
+    path = next(tmp_path.glob(f"out/documents/*/{corpus.parts[0]}.*"))
     documents = pq.read_table(path)
     rows = documents["rows"].to_numpy() + np.int32(1)
     wrong = documents.set_column(documents.column_names.index("rows"), documents.field("rows"), pa.array(rows))

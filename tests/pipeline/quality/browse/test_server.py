@@ -228,15 +228,15 @@ def test_damage_is_told_and_an_early_end_is_seen(
     corpus = Corpus(str(shutil.copytree(hostile.url, tmp_path / "out")))
     (one, *_) = corpus.parts
     for family, another in (("embeddings", "language"), ("language", "embeddings")):
-        (damaged,) = (tmp_path / "out" / family).glob(f"{one}.*")
-        (source,) = (Path(hostile.url) / another).glob(f"{one}.*")
+        (damaged,) = (tmp_path / "out" / family).rglob(f"{one}.*")
+        (source,) = (Path(hostile.url) / another).rglob(f"{one}.*")
         damaged.write_bytes(source.read_bytes())
     with in_a_thread(corpus) as get:
         assert "is damaged: it has no embedding" in json.loads(get(f"nearest?part={one}&row=0").read())["error"]
         with pytest.raises(http.client.IncompleteRead):
             get("download?format=csv").read()
     told = capfd.readouterr().err
-    assert told.count("\n") == 1 and f"/language/{one}" in told and "is damaged: it has no" in told, told
+    assert told.count("\n") == 1 and f"/language/{one[:2]}/{one}" in told and "is damaged: it has no" in told, told
 
 
 def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:

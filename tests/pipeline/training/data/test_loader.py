@@ -269,7 +269,7 @@ def test_what_the_corpus_has_not(tmp_path: Path, corpus: Corpus, index: Index) -
     other = Index(bare.url, bare.about.model_copy(update={"encoder": "0", "model": "other"}), bare.parts, bare.blocks)
     with pytest.raises(ConfigError, match=r"was encoded by .*other \(64\): embeddings of different encoders"):
         Loader([TrainingSource(index), TrainingSource(other)], **SMALL)
-    file = next(tmp_path.glob("out/embeddings/*.parquet"))
+    file = next(tmp_path.glob("out/embeddings/*/*.parquet"))
     data = bytearray(file.read_bytes())
     data[100:2000] = bytes(1900)
     file.write_bytes(data)
