@@ -110,7 +110,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
     if step.kind == "finish":
         started = store.modified(f"{run}/corpus.yaml")
         try:
-            finish(console, plan, record, failures if plan.launches else [], time.time() - started)
+            finish(console, plan, record, failures if plan.launches else [], time.time() - started, lock)
         except AwayError:
             raise  # this job comes back, and ends the run then
         except BaseException:

@@ -122,6 +122,16 @@ def locked(
         release(lease)
 
 
+def last_holder(store: Store) -> int | None:
+    """Return the generation of the corpus's lock if its last holder has released it, and −1 if it never had one; None
+    while somebody holds it, or if the last holder was killed.
+    """
+    leases = Leases(store, FOLDER, LOCKED_SECONDS)
+    leases.see(store.listing(FOLDER), time.time())
+    held = leases.held.get(NAME)
+    return -1 if held is None else held.generation if held.released else None
+
+
 def release(lease: Lease) -> None:
     """Release a lock at the end of a `finally` block.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from pipeline.corpus.ledger import forget
+from pipeline.corpus.recipes import Recipes
 from pipeline.corpus.states import ChunkState
 from pipeline.corpus.tombstones import mark_erased, read_tombstones
 from pipeline.storage import layout
@@ -29,7 +30,13 @@ def live_files(chunk: ChunkState) -> Iterator[str]:
             yield from (file.path for file in receipt.files)
 
 
-def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] = ()) -> int:
+def erase(
+    store: Store,
+    chunks: Collection[ChunkState],
+    recipes: Recipes,
+    stages: Collection[str] = (),
+    check: Callable[[], None] = lambda: None,
+) -> int:
     """Delete what purged documents left: reports, and all files of their chunks but those that the new receipts name.
 
     Chunks that are not segmented again yet, or lack one of `stages`, keep their files, from which the other rows are
@@ -38,7 +45,10 @@ def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] 
     Args:
         store: the corpus.
         chunks: the chunks of the view.
+        recipes: the recipes of the configuration, with the tombstones as they are now: a chunk is only taken to be
+            segmented again if its receipt says so of all that was purged of it.
         stages: the stages that a chunk must have before its older files are deleted.
+        check: called before each chunk; raises if this process has lost the corpus to another one.
 
     Returns:
         How many files of chunks were deleted.
@@ -48,17 +58,25 @@ def erase(store: Store, chunks: Collection[ChunkState], stages: Collection[str] 
         return 0
     delete_reports(store)  # which `purge` has done, unless it was killed before
     states = {one.chunk.id: one for one in chunks if one.chunk.id in hits}
-    waiting = {chunk for chunk, state in states.items() if not state.receipt or state.lacks(stages)}
+    waiting = {
+        name
+        for name, state in states.items()
+        if not state.receipt
+        or state.receipt.fingerprint != recipes.chunk_fingerprint(state.chunk)
+        or state.lacks(stages)
+    }
     ready = sorted(set(hits) - waiting)
     stages = store.folders("receipts")
     forget(store, ready)
     gone = 0
     for chunk in ready:
+        check()
         live = set(live_files(states[chunk])) if chunk in states else set()
         for path in _files_of(store, chunk, stages):
             if path not in live:
                 store.delete(path)
                 gone += 1
+    check()
     gone += _erase_names(store, chunks) if ready else 0
     mark_erased(store, waiting)
     return gone

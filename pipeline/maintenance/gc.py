@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 from rich.console import Console
@@ -192,12 +193,20 @@ def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
 
 
 def _unfinished(store: Store, now: float) -> Iterator[str]:
-    for folder in _RECORDS:
-        for path in store.find(folder):
-            if is_unfinished(path):
-                with contextlib.suppress(MissingError):  # it got its name meanwhile
-                    if now - store.modified(path) > _UNFINISHED_SECONDS:
-                        yield path
+    """Yield what killed writes left of any file but data files, of which `garbage` knows. Object stores have none."""
+    if not store.local:
+        return
+    many = _receipt_folders(store)  # which are listed piece by piece
+    listings = [
+        *(partial(store.find_any, folder, ["."]) for folder in ("", layout.FITS)),
+        *(partial(store.find_any, f"{folder}/{xx}", ["."]) for folder in many for xx in store.folders(folder)),
+        *(partial(store.find, folder) for folder in _RECORDS),
+    ]
+    for listed in listings:
+        for path in filter(is_unfinished, listed()):
+            with contextlib.suppress(MissingError):  # it got its name meanwhile
+                if now - store.modified(path) > _UNFINISHED_SECONDS:
+                    yield path
 
 
 def _why(folder: str) -> str:
@@ -267,7 +276,7 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
     pieces = prefixes(len(corpus.parts))
     for piece in pieces:
         live = _live(corpus, piece)
-        for folder in ("documents", *layout.ROW_FAMILIES, "quarantine", *_receipt_folders(corpus), layout.FITS):
+        for folder in ("documents", *layout.ROW_FAMILIES, "quarantine", *_receipt_folders(corpus.store), layout.FITS):
             if folder == layout.FITS and piece != pieces[0]:
                 continue
             for path in corpus.store.find(folder, "" if folder == layout.FITS else piece):
@@ -278,8 +287,8 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
     return found | ({layout.INDEXES: indexes} if indexes else {})
 
 
-def _receipt_folders(corpus: Corpus) -> list[str]:
-    return [*(f"receipts/{stage}" for stage in corpus.store.folders("receipts")), "chunks"]
+def _receipt_folders(store: Store) -> list[str]:
+    return [*(f"receipts/{stage}" for stage in store.folders("receipts")), "chunks"]
 
 
 def delete(corpus: Corpus, paths: dict[str, list[str]], check: Callable[[], None] = lambda: None) -> Counter[str]:

@@ -16,13 +16,15 @@ from pipeline.base.formats import counted, number
 from pipeline.base.messages import warn
 from pipeline.console.activity import announced
 from pipeline.console.tables import show_accounting, show_unfinished
+from pipeline.coordination.leases import Lease
+from pipeline.coordination.lock import check_held
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.duplicate_count import count_duplicate_ids
 from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
-from pipeline.corpus.recipes import ids_may_repeat
+from pipeline.corpus.recipes import Recipes, ids_may_repeat
 from pipeline.corpus.runs import EXPECTATIONS, REPORT, RunRecord, newest_is
 from pipeline.corpus.states import fold, total_of
 from pipeline.planning.estimate import FILE as ESTIMATE
@@ -37,7 +39,7 @@ from pipeline.storage.store import Store
 SHOWN_ROWS = 500_000
 
 
-def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float) -> None:
+def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float, lease: Lease) -> None:
     """Do the accounting, close the run's record, and write the report.
 
     Args:
@@ -46,11 +48,12 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
         record: the record of the run.
         failures: what failed; empty after a good run.
         seconds: how long the run took.
+        lease: the lock of the corpus.
 
     Raises:
-        CorpusError: if something failed or is not done.
+        CorpusError: if something failed or is not done, or another process has taken over the corpus.
     """
-    whole = _close_accounting(console, plan, worst=3)
+    whole = _close_accounting(console, plan, lease, worst=3)
     _show_duplicates(console, plan)
     _compare_estimate(console, plan, record)
     if not whole and not failures:
@@ -75,13 +78,16 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     console.print(f"Corpus done in {seconds:.0f} s.", highlight=False)
 
 
-def nothing_to_do(console: Console, plan: Plan) -> None:
-    """Show the accounting of a corpus that is up to date. Raises `CorpusError` if it does not balance."""
+def nothing_to_do(console: Console, plan: Plan, lease: Lease) -> None:
+    """Show the accounting of a corpus that is up to date, while its lock is held.
+
+    Raises `CorpusError` if it does not balance, or another process has taken over the corpus.
+    """
     store = Store(plan.config.output)
     older = not newest_is(store, plan.view, plan.config)
     record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
     console.print("Nothing to do.")
-    whole = _close_accounting(console, plan)
+    whole = _close_accounting(console, plan, lease)
     expected = checked_expectations(console, plan)
     if record:
         record.close({"done": True, EXPECTATIONS: as_summary(expected)})
@@ -118,11 +124,13 @@ def _show_duplicates(console: Console, plan: Plan) -> None:
         )
 
 
-def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
+def _close_accounting(console: Console, plan: Plan, lease: Lease, worst: int = 0) -> bool:
     """Show the accounting and the quality. Returns True if everything that the plan may do is on disk and balances."""
     corpus = Corpus(plan.config.output, plan.view)
     with announced(console, "accounting for every document"):
-        swept, erased = sweep(corpus.store, corpus.chunks), erase(corpus.store, corpus.chunks, plan.visits)
+        check_held(lease)
+        swept = sweep(corpus.store, corpus.chunks)
+        erased = erase(corpus.store, corpus.chunks, Recipes.of(plan.config), plan.visits, lambda: check_held(lease))
         accounting = compute_accounting(corpus.store, corpus.chunks)
     show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
     if swept:
@@ -144,6 +152,7 @@ def _close_accounting(console: Console, plan: Plan, worst: int = 0) -> bool:
             console,
             f"{counted(lost, 'record')} in quarantine of {number(accounting.documents_in)}: pipeline quarantine",
         )
+    check_held(lease)
     if not accounting.problems:
         fold(corpus.store, corpus.chunks)
         compact(corpus.store)

@@ -25,7 +25,7 @@ from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
-from pipeline.coordination.lock import CANCEL, holder_info, release, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, holder_info, last_holder, release, set_holder, take_lock
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
@@ -135,11 +135,8 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
     store = Store(config.output)
     if is_begun(store):
         check_corpus(store)
-    with announced(console, "listing the inputs and reading receipts"):
-        plan, seen = plan_run(config, options, options.refit, options.chunks)
-        change = view_change(store, plan.view)
-        if change:
-            check_used(store, plan.config, change.before, options.refit)
+    before = last_holder(store)
+    plan, seen, change = _planned(console, config, options)
     show_same(console, plan)
     show_aliases(console, plan)
     _check_consent(console, change, options)
@@ -147,12 +144,19 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
     lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
     handed_over = False
     try:
+        if before is None or lease.generation != before + 1:  # others have worked on the corpus since it was planned
+            with _kept(lease, config):
+                agreed = change.lines() if change else []
+                plan, seen, change = _planned(console, config, options)
+                if change and change.lines() != agreed:
+                    console.print("The corpus has changed since this run was planned.", highlight=False)
+                    _check_consent(console, change, options)
         if compares_ids(config):
             with _kept(lease, config):
                 compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
             plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         if plan.nothing_to_do:
-            nothing_to_do(console, plan)
+            nothing_to_do(console, plan, lease)
             return None
         if isinstance(plan.chunks, States) and plan.chunks.gone:
             with _kept(lease, config):
@@ -173,7 +177,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             handed_over = True
             console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
             return record.folder
-        under_way = _Run(console, config, options, backend, record, set(options.refit))
+        under_way = _Run(console, config, options, backend, record, lease, set(options.refit))
 
         def beat() -> str | None:
             if store.exists(f"{record.folder}/{CANCEL}"):
@@ -190,6 +194,19 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         backend.close()
         if not handed_over:
             release(lease)
+
+
+def _planned(console: Console, config: RunConfig, options: RunOptions) -> tuple[Plan, View, ViewChange | None]:
+    """Return the plan, the view that readers see first, and what changes for them.
+
+    Raises `CorpusError` if fits that the corpus was made with are others now.
+    """
+    with announced(console, "listing the inputs and reading receipts"):
+        plan, seen = plan_run(config, options, options.refit, options.chunks)
+        change = view_change(Store(config.output), plan.view)
+        if change:
+            check_used(Store(config.output), plan.config, change.before, options.refit)
+    return plan, seen, change
 
 
 def _check_consent(console: Console, change: ViewChange | None, options: RunOptions) -> None:
@@ -263,6 +280,7 @@ class _Run:
     options: RunOptions
     backend: Backend
     record: RunRecord
+    lease: Lease
     refit: set[str]
     failures: list[str] = field(default_factory=list)
     phases: list[dict[str, Any]] = field(default_factory=list)  # what each phase did, as in `PhaseState`
@@ -289,7 +307,7 @@ class _Run:
         except BaseException as error:
             self.record.close({"done": False, "failures": [*self.failures, str(error)]})
             raise
-        finish(self.console, plan, self.record, self.failures, time.monotonic() - started)
+        finish(self.console, plan, self.record, self.failures, time.monotonic() - started, self.lease)
 
     def tell(self) -> None:
         """Record the progress for those who watch from elsewhere."""

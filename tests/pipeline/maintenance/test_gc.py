@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -73,6 +75,22 @@ def test_what_has_lost_the_lock_deletes_nothing_more(
         monkeypatch.setattr(Store, "delete", lose)
         delete_garbage(Console(file=io.StringIO()), corpus, found, lease)
     assert len([name for name in names if (tmp_path / "out/documents" / name).exists()]) == 50
+
+
+def test_what_killed_writes_left_of_any_file_goes_after_a_day(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(make_config(autobleu=None, encode=None))
+    out = tmp_path / "out"
+    named = [out / "README.md", *(max(out.glob(one)) for one in ("chunks/*/*", "receipts/*/*/*", "runs/*/view.json"))]
+    left = [one.with_name(f".{one.name}.0123abcd.tmp") for one in [*named, out / "fits/decoder.01234567-000.json"]]
+    (out / "fits").mkdir(exist_ok=True)
+    for one in left:
+        one.write_bytes(b"half a fi")
+    assert find_garbage(Corpus(str(out))).why == {}, "it may be being written"
+    for one in left:
+        os.utime(one, (0, time.time() - 2 * 86400))
+    done = pipeline("gc", out, "--delete", "--yes")
+    assert done.returncode == 0 and "left by a killed write" in done.stdout, done
+    assert not [one for one in left if one.exists()] and all(one.exists() for one in named)
 
 
 def test_not_while_a_run_is_under_way(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""A run goes by the corpus as it is when it holds the lock, and changes nothing once it has lost it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import Corpus
+from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.coordination.leases import Lease
+from pipeline.run import finish
+from pipeline.run.options import RunOptions
+from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
+from tests.support.cli import pipeline
+from tests.support.runs import run
+
+DOCUMENTS = sample_documents("libreoffice-eng", 6)
+VICTIM = str(DOCUMENTS[0]["id"])
+
+
+def made(folder: Path) -> Path:
+    """The configuration of a corpus of two files, each a chunk."""
+    folder.mkdir(exist_ok=True)
+    write_jsonl(folder / "a.jsonl", DOCUMENTS[:3])
+    write_jsonl(folder / "b.jsonl", DOCUMENTS[3:])
+    source = {"path": "*.jsonl", "id": "id", "lang": "eng_Latn"}
+    path = write_config(folder, input=[source], chunk_bytes=1 << 16, autobleu=None, encode=None, report=None)
+    run(path)
+    (folder / "ids").write_text(VICTIM)
+    return path
+
+
+def purge(path: Path) -> None:
+    done = pipeline("purge", path, "--ids", path.parent / "ids")
+    assert done.returncode == 0, done
+
+
+def holders(out: Path, doc_id: str) -> list[str]:
+    """The files that hold a document."""
+    found = (out / "documents").rglob("*.parquet")
+    return [file.name for file in found if doc_id in pq.read_table(file)["doc_id"].to_pylist()]
+
+
+def test_documents_that_are_purged_while_a_run_asks_are_erased(tmp_path: Path) -> None:
+    path = made(tmp_path / "asked")
+    (path.parent / "b.jsonl").unlink()
+    asked: list[str] = []
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        purge(path)
+        return True
+
+    run(path, options=RunOptions(ask=ask))
+    out = path.parent / "out"
+    assert len(asked) == 1, "what leaves is what was agreed to"
+    assert list(out.glob("tombstones/*.erased")) and not holders(out, VICTIM)
+    assert pipeline("verify", out).returncode == 0
+
+    other = made(tmp_path / "other")
+    purge(other)
+    (other.parent / "b.jsonl").unlink()
+    run(other, options=RunOptions(accept_removal=True))
+    assert data_digests(out) == data_digests(other.parent / "out")
+
+
+def test_what_has_changed_meanwhile_is_asked_again(tmp_path: Path) -> None:
+    path = made(tmp_path / "asked")
+    whole = (path.parent / "b.jsonl").read_text()
+    (path.parent / "b.jsonl").unlink()
+    asked: list[str] = []
+
+    def ask(question: str) -> bool:
+        asked.append(question)
+        if len(asked) == 1:  # somebody else adds a document, and brings the corpus up to date
+            (path.parent / "b.jsonl").write_text(whole)
+            write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
+            run(path)
+            for name in ("b", "c"):
+                (path.parent / f"{name}.jsonl").unlink()
+            return True
+        return False
+
+    with pytest.raises(ConfigError, match="Nothing was changed"):
+        run(path, options=RunOptions(ask=ask))
+    corpus = Corpus(str(path.parent / "out"))
+    assert len(asked) == 2 and sum(len(corpus.documents(part)) for part in corpus.parts) == 7
+
+
+def test_a_run_that_has_lost_the_corpus_erases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path / "lost")
+    out = path.parent / "out"
+    purge(path)
+    before, sweep = holders(out, VICTIM), finish.sweep
+    assert len(before) == 1
+
+    def lose(*of: object) -> int:
+        lease = Lease.of(Corpus(str(out)).store, f"lock/{max(one.name for one in out.glob('lock/*.lease'))}")
+        lease.store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
+        return sweep(*of)  # type: ignore[arg-type]  # as it was called
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(finish, "sweep", lose)
+        with pytest.raises(CorpusError, match="another process has taken over the lock"):
+            run(path)
+    assert before[0] in holders(out, VICTIM) and not list(out.glob("tombstones/*.erased"))
+    for one in out.glob("lock/*"):
+        one.unlink()
+    run(path)
+    assert not holders(out, VICTIM) and list(out.glob("tombstones/*.erased"))
