@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,10 @@ def verify(
         float | None,
         typer.Option(metavar="SHARE", help="read only a random share of the chunks, for instance 0.01"),
     ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="read only the I-th of N shares of the chunks, so that N processes read all"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every file of a corpus again and compare it with its receipt: bytes, rows, schema, contents, finite values.
@@ -44,6 +49,10 @@ def verify(
     each time, and no other record. If a hundredth of all chunks is damaged, 300
     chunks find that 19 times in 20.
 
+    --share reads the files, receipts and ledger rows of every N-th chunk; share 1
+    also checks what belongs to no chunk. All shares read what the newest run needs,
+    and no receipts of older runs.
+
     Exit code 1 if anything is wrong.
 
     Examples:
@@ -51,6 +60,8 @@ def verify(
       pipeline verify runs/sample --repair
 
       pipeline verify s3://mine/large --sample 0.01
+
+      pipeline verify s3://mine/large --share 3/100
 
       pipeline verify runs/sample --compare s3://mine/sample
     """
@@ -60,13 +71,23 @@ def verify(
     from pipeline.commands import as_json as shapes
     from pipeline.coordination.lock import locked
     from pipeline.maintenance.records import check_is_corpus
-    from pipeline.maintenance.verify_command import compare_corpora, compare_with, verify_corpus, verify_sample
+    from pipeline.maintenance.verify_command import (
+        compare_corpora,
+        compare_with,
+        verify_corpus,
+        verify_sample,
+        verify_share,
+    )
     from pipeline.storage.store import Store
 
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(f"--sample {sample}: give a share of the chunks above 0 and up to 1, for instance 0.01")
-    if sample is not None and (repair or compare):
-        raise ConfigError("--sample only reads: leave out --repair and --compare, which read everything")
+    if (sample is not None or share is not None) and (repair or compare):
+        option = "--sample" if share is None else "--share"
+        raise ConfigError(f"{option} only reads: leave out --repair and --compare, which read everything")
+    if sample is not None and share is not None:
+        raise ConfigError("--sample and --share exclude each other; give one of them")
+    one_share = _share(share) if share is not None else None
     if compare:
         one, other = open_corpus(where), open_corpus(compare)
         if as_json:
@@ -81,12 +102,25 @@ def verify(
         check_is_corpus(store)
         quiet = Console(quiet=True) if as_json else out
         with locked(store, "repair", jobs_alive) if repair else contextlib.nullcontext():
-            wrong = verify_sample(quiet, store, sample) if sample else verify_corpus(quiet, store, repair, config)
+            if sample:
+                wrong = verify_sample(quiet, store, sample)
+            elif one_share:
+                wrong = verify_share(quiet, store, one_share)
+            else:
+                wrong = verify_corpus(quiet, store, repair, config)
         if as_json:
             shapes.print_json("verify", shapes.verify(store, wrong, repair))
         fine = not wrong
     if not fine:
         raise typer.Exit(1)
+
+
+def _share(text: str) -> tuple[int, int]:
+    """Parse `3/100`. Raises `ConfigError` for anything else."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise ConfigError(f"--share {text}: give which of how many shares, for instance 3/100; the first is 1")
+    return int(found[1]), int(found[2])
 
 
 def gc(

@@ -99,14 +99,24 @@ class Without(Store):
         return [path for path in super().find(folder, prefix) if path not in self._hidden]
 
 
-def check_records(store: Store, config: RunConfig | None = None) -> list[Finding]:
+def check_records(store: Store, config: RunConfig | None = None, receipts: bool = True) -> list[Finding]:
     """Return findings for records that cannot be read, except those of trainings.
 
-    `config` is the configuration of the corpus, if it is given. Raises `CorpusError` for a folder that is not a corpus.
+    Args:
+        store: the corpus.
+        config: the configuration of the corpus, if it is given.
+        receipts: whether receipts are read too, of which a large corpus has millions.
+
+    Returns:
+        The findings; empty if all is well.
+
+    Raises:
+        CorpusError: for a folder that is not a corpus.
     """
     newest = [*_header(store, config), *_newest(store, config)]
+    of_parts = _receipts(store) if receipts else ()
     return [
-        *newest, *_ends_of_runs(store), *_recipes(store), *_ledgers(store), *_leases(store), *_receipts(store),
+        *newest, *_ends_of_runs(store), *_recipes(store), *_ledgers(store), *_leases(store), *of_parts,
         *_fits(store), *_tombstones(store), *_ids(store), *_exports(store, views=not newest),
     ]  # fmt: skip
 

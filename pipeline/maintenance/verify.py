@@ -55,7 +55,14 @@ def check(corpus: Corpus, progress: Callable[[int], None]) -> list[Finding]:
     return [*wrong, *check_ledgers(corpus.chunks), *_trainings(corpus)]
 
 
-def check_sample(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
+def check_apart_from_rows(corpus: Corpus) -> list[Finding]:
+    """Return what is wrong with what belongs to no chunk: the accounting by the ledgers, fits, indexes and models."""
+    problems = compute_accounting(corpus.store, corpus.chunks).problems
+    wrong = [Finding("the accounting", what, None, rerun=True) for what in problems]
+    return [*wrong, *(one for name in corpus.view.fits for one in _fit(corpus, name)), *_trainings(corpus)]
+
+
+def check_chunks(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
     """Return what is wrong with some chunks of a corpus: with files, receipts and ledger rows.
 
     Nothing else is read except the ledgers. Of a chunk that is not segmented, all that its receipts name is read.

@@ -24,7 +24,7 @@ from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
 from pipeline.maintenance.made_with import indexes_of, models_of
 from pipeline.maintenance.records import Finding, Without, check_records, repair
-from pipeline.maintenance.verify import check, check_sample, total_bytes
+from pipeline.maintenance.verify import check, check_apart_from_rows, check_chunks, total_bytes
 from pipeline.storage.store import Store
 from pipeline.training.status import FOLDER as TRAININGS
 
@@ -140,6 +140,45 @@ def verify_sample(console: Console, store: Store, share: float) -> list[Finding]
     corpus = Corpus(store.url)
     chunks = len(corpus.chunks)
     numbers = sorted(random.SystemRandom().sample(range(chunks), min(chunks, math.ceil(share * chunks))))
+    found, read = _check_chunks(console, corpus, numbers)
+    _say(console, found)
+    if not found:
+        of = f"{counted(len(numbers), 'chunk')} of {number(chunks)}"
+        console.print(f"A sample agrees with its receipts: {of}, {size(read)}.", highlight=False)
+    return found
+
+
+def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list[Finding]:
+    """Read one of several equal shares of the chunks, and report what is wrong with them.
+
+    The first share also checks what belongs to no chunk. All shares together read every file that the newest run needs,
+    once; receipts of older runs are not read.
+
+    Args:
+        console: where findings are shown.
+        store: the corpus; `CorpusError` is raised if it is none, or if its records cannot be read.
+        share: (which, of how many), the first being 1.
+
+    Returns:
+        The findings; empty if all is well.
+    """
+    which, of = share
+    wrong = check_records(store, receipts=False) if which == 1 else []
+    if not any(one.blocks for one in wrong):
+        corpus = Corpus(store.url)
+        wrong += check_apart_from_rows(corpus) if which == 1 else []
+        numbers = range(which - 1, len(corpus.chunks), of)
+        found, read = _check_chunks(console, corpus, numbers)
+        wrong += found
+    _say(console, wrong)
+    if not wrong:
+        what = f"{counted(len(numbers), 'chunk')} of {number(len(corpus.chunks))}, {size(read)}"
+        console.print(f"Share {which} of {of} agrees with its receipts: {what}.", highlight=False)
+    return wrong
+
+
+def _check_chunks(console: Console, corpus: Corpus, numbers: Sequence[int]) -> tuple[list[Finding], int]:
+    """Return what is wrong with some chunks, and how many bytes were read."""
     read = 0
 
     def add(done: int) -> None:
@@ -147,13 +186,9 @@ def verify_sample(console: Console, store: Store, share: float) -> list[Finding]
         read += done
         progress.add(done)
 
-    with RowProgress(console, int(share * total_bytes(corpus)), "bytes", "read") as progress:
-        found = check_sample(corpus, numbers, add)
-    _say(console, found)
-    if not found:
-        of = f"{counted(len(numbers), 'chunk')} of {number(chunks)}"
-        console.print(f"A sample agrees with its receipts: {of}, {size(read)}.", highlight=False)
-    return found
+    expected = total_bytes(corpus) * len(numbers) // max(1, len(corpus.chunks))
+    with RowProgress(console, expected, "bytes", "read") as progress:
+        return check_chunks(corpus, numbers, add), read
 
 
 def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list[Finding]:

@@ -25,8 +25,8 @@ from pipeline.config.train import TrainSettings
 from pipeline.corpus.fits import fitted_scaler
 from pipeline.corpus.runs import RunRecord, newest_view
 from pipeline.maintenance.gc import garbage
-from pipeline.maintenance.verify import check, check_sample
-from pipeline.maintenance.verify_command import compare_with, verify_corpus, verify_sample
+from pipeline.maintenance.verify import check, check_chunks
+from pipeline.maintenance.verify_command import compare_with, verify_corpus, verify_sample, verify_share
 from pipeline.run.options import RunOptions
 from pipeline.run.run import Backend
 from pipeline.run.run import run as run_corpus
@@ -308,15 +308,15 @@ def test_a_sample_reads_the_files_of_its_chunks_and_finds_what_is_wrong_there(
     read: list[str] = []
     before = Store.read
     monkeypatch.setattr(Store, "read", lambda store, path: read.append(path) or before(store, path))
-    assert not check_sample(found, [1], lambda done: None)
+    assert not check_chunks(found, [1], lambda done: None)
     assert {path for path in read if path.endswith(".parquet")} == files[1], "the other chunk is not read"
     data = corpus / "out" / sorted(files[0])[0]
     data.write_bytes(data.read_bytes()[:-1] + b"?")
-    assert not check_sample(found, [1], lambda done: None)
-    assert [one.path for one in check_sample(found, [0], lambda done: None)] == [sorted(files[0])[0]]
+    assert not check_chunks(found, [1], lambda done: None)
+    assert [one.path for one in check_chunks(found, [0], lambda done: None)] == [sorted(files[0])[0]]
     (receipt,) = (corpus / "out").glob(f"chunks/*/{found.chunks[1].chunk.id}.*.json")
     receipt.unlink()
-    assert any("ledger" in one.path for one in check_sample(found, [1], lambda done: None))
+    assert any("ledger" in one.path for one in check_chunks(found, [1], lambda done: None))
     shown = io.StringIO()
     assert len(verify_sample(Console(file=shown, width=300), Store(str(corpus / "out")), 1.0)) >= 2
     assert f"wrong: {sorted(files[0])[0]}" in shown.getvalue()
@@ -330,3 +330,34 @@ def test_a_sample_is_a_share_and_repairs_nothing(finished: Path) -> None:
         assert wrong.returncode == 2 and "give a share of the chunks above 0" in said(wrong)
     both = pipeline("verify", finished / "out", "--sample", "0.5", "--repair")
     assert both.returncode == 2 and "--sample only reads" in said(both)
+
+
+def test_shares_read_every_file_once_and_find_what_is_wrong(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = corpus / "out"
+    found = Corpus(str(out))
+    files = {
+        file.path
+        for part in found.parts
+        for receipt in found.state_of(part).receipts.values()
+        for file in receipt.files
+    }
+    read: list[str] = []
+    before = Store.read
+    with monkeypatch.context() as counting:
+        counting.setattr(Store, "read", lambda store, path: read.append(path) or before(store, path))
+        for which in range(1, 4):  # one more than there are chunks
+            shown = io.StringIO()
+            assert verify_share(Console(file=shown, width=300), Store(str(out)), (which, 3)) == []
+            assert f"Share {which} of 3 agrees with its receipts" in shown.getvalue()
+    assert sorted(path for path in read if path in files) == sorted(files)
+
+    for spoilt in (sorted(files)[0], next(out.glob("fits/scaler.*.safetensors")).relative_to(out).as_posix()):
+        flip(out / spoilt)
+        codes = [pipeline("verify", out, "--share", f"{which}/2") for which in (1, 2)]
+        assert sorted(one.returncode for one in codes) == [0, 1]
+        assert any(f"wrong: {spoilt}" in one.stdout for one in codes), [said(one) for one in codes]
+        flip(out / spoilt)
+    for wrong, why in (("0/3", "the first is 1"), ("4/3", "the first is 1"), ("x", "the first is 1")):
+        assert why in said(pipeline("verify", out, "--share", wrong))
+    assert "exclude each other" in said(pipeline("verify", out, "--share", "1/2", "--sample", "0.5"))
+    assert "--share only reads" in said(pipeline("verify", out, "--share", "1/2", "--repair"))
