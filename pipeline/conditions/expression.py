@@ -257,15 +257,17 @@ class _Parser:
         closing = {"[": "]", "(": ")"}.get(opening.value if opening.kind == "sign" else "")
         if not closing:
             self._fail(opening, "expected a list here, such as ['deu_Latn', 'fra_Latn']")
-        values: list[pa.Scalar] = []
+        values: list[Any] = []
         while not values or self._tokens.took("sign", ","):
             token = self._value()
             if token.kind == "name":
                 self._fail(token, "a list holds numbers, or texts in quotes")
-            values.append(self._constant(column, kind, "==", token)[1])
+            values.append(self._constant(column, kind, "==", token)[1].as_py())
+        if pa.types.is_floating(kind) and 0.0 in values:
+            values += [0.0, -0.0]  # Arrow's is_in tells them apart, == does not
         end = self._tokens.need(closing, "or a comma and one more value").end
         field = self._columns[column.value].field
-        inside = field.isin(pa.array([value.as_py() for value in values], type=kind))
+        inside = field.isin(pa.array(values, type=kind))
         # Arrow's is_in is false for null, which `not` would turn into true
         expression = pc.if_else(
             field.is_valid(), ~inside if negated else inside, pc.scalar(pa.scalar(None, pa.bool_()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 import resource
 import subprocess
@@ -162,6 +163,20 @@ def test_whole_numbers_are_compared_with_floats_however_large_they_are() -> None
     assert kept("whole > double") == [20_000_001]
     assert kept("whole == double") == [3]
     assert kept("single < whole") == [20_000_001, 3]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_lists_of_numbers_take_zeros_and_nan_as_comparisons_do(kind: pa.DataType) -> None:
+    table = pa.table({"f": pa.array([0.0, -0.0, 1.0, None, math.nan], kind), "row": range(5)})
+
+    def kept(text: str) -> object:
+        return table.filter(parse(text, {"f": kind}).expression)["row"].to_pylist()
+
+    for zero in ("0", "-0", "0.0", "-0.0"):
+        assert kept(f"f in [{zero}]") == kept(f"f == {zero}") == [0, 1]
+        assert kept(f"f not in [{zero}]") == kept(f"not f in [{zero}]") == kept(f"f != {zero}") == [2, 4]
+    assert kept("f in [1, 0]") == kept("f <= 1") == [0, 1, 2]
+    assert kept("f not in [1, 2]") == [0, 1, 4]
 
 
 def test_rows_with_null_are_kept_or_left_out_by_all_columns_that_may_have_it() -> None:
