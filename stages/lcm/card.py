@@ -7,6 +7,8 @@ embeddings, the scaler and the codebooks come from the corpus.
 from __future__ import annotations
 
 import importlib.resources
+import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -60,6 +62,11 @@ class DiffusionSettings(Settings):
         if self.snr_min is not None and self.snr_max is not None and self.snr_min > self.snr_max:
             raise ValueError(f"snr_min is {self.snr_min}, more than snr_max, {self.snr_max}")
         return self
+
+
+def last_steps(share: float, steps: int) -> int:
+    """Return how many steps this share of all is, rounded up: of the share as written, as 0.07 * 100 is above 7."""
+    return math.ceil(Fraction(str(share)) * steps)
 
 
 def options_of(card: LcmCard) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ logits in chunks (`softmax.py`), 0.5 GB whatever the vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +35,7 @@ from torch import Tensor, nn
 from stages.batching import Indices, Tokens
 from stages.lcm.attention import Cache, Rotations
 from stages.lcm.batch import Batch
-from stages.lcm.card import LcmCard
+from stages.lcm.card import LcmCard, last_steps
 from stages.lcm.layers import Block, RMSNorm, SwiGLU, attention_flops, inference, initialize, matmul_flops
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.ngram import NgramHeads
@@ -127,7 +126,7 @@ class TokenLm(Lcm):
 
     def begin_step(self, step: int, steps: int) -> None:
         """Let the last steps of a headless model train by cross-entropy."""
-        self._fitting = self.headless and step >= steps - math.ceil(self.card.learns.head * steps)
+        self._fitting = self.headless and step >= steps - last_steps(self.card.last_share, steps)
 
     def check(self, batch: Batch) -> None:
         """Raise ValueError for a single token of a headless model, which has nothing to be told from."""

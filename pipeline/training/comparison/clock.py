@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from pipeline.training.comparison.results import Timed
 from pipeline.training.record import differences
 from pipeline.training.run import train
 from pipeline.training.status import METRICS, Numbers, read_metrics
+from stages.lcm.card import last_steps
 
 TAKE_AS_LONG = ("steps", "seed", "init_from", "corpora")  # a step takes as long with others
 
@@ -99,7 +99,7 @@ def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> 
         Seconds.
     """
     each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
-    others = math.ceil(last_share * len(each))
+    others = last_steps(last_share, len(each))
     first, last = each[: len(each) - others], each[len(each) - others :]
     if not (first and last):
         return statistics.median(each[1:] or each)

@@ -16,7 +16,7 @@ from stages.cards import CardError
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
-from stages.lcm.card import ContrastiveSettings, load_lcm_card, with_objective
+from stages.lcm.card import ContrastiveSettings, last_steps, load_lcm_card, with_objective
 from stages.lcm.contrastive import ContrastiveLcm, contrastive_losses, negatives
 from stages.lcm.model import Sampling
 from stages.lcm.packing import visible_pairs
@@ -165,6 +165,17 @@ def test_the_head_begins_with_the_inverse_of_prenet_and_learns_the_squared_error
     resumed.load_state_dict(model.state_dict())
     resumed.begin_step(3, 4)  # as after a checkpoint: the head has begun
     assert torch.equal(resumed.post.project.weight, weight)
+
+
+def test_the_steps_of_the_head_are_the_share_as_it_is_written() -> None:
+    """In floats, 0.07 · 100 is a little more than 7."""
+    shares = {0.0: 0, 1e-5: 1, 0.02: 2, 0.025: 3, 0.07: 7, 0.14: 14, 1.0: 100}
+    assert {share: last_steps(share, 100) for share in shares} == shares
+    model = made("tied", contrastive={"keys": "tied", "head": 0.07})
+    model.begin_step(92, 100)
+    assert not model.head
+    model.begin_step(93, 100)
+    assert model.head
 
 
 def test_without_a_share_of_steps_there_is_no_head() -> None:

@@ -138,6 +138,14 @@ def test_headless_losses_are_those_of_the_paper_s_code() -> None:
     torch.testing.assert_close(other.losses(one), after)
 
 
+def test_cross_entropy_begins_at_the_share_of_steps_that_is_written() -> None:
+    model, one = made(token_lm={"loss": "cwt", "head": 0.07}), batch()
+    model.begin_step(92, 100)
+    before = model.losses(one)
+    model.begin_step(93, 100)
+    assert not torch.equal(model.losses(one), before)
+
+
 @pytest.mark.parametrize("wdr", [False, True])
 @pytest.mark.parametrize("n", [2, 4])
 def test_n_gram_losses_are_those_of_plain_loops(wdr: bool, n: int) -> None:
