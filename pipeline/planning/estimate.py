@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -27,8 +27,8 @@ from pipeline.planning.pilot_size import doubts, drawn, small_parts
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import SETUP_SECONDS, keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
+from pipeline.planning.simulation import MeasuredCorpus, storage_of
 from pipeline.planning.workload import rate_of, worked_on
-from pipeline.storage import layout
 from pipeline.storage.records import Values
 from stages.segment.token_cap import cut_by_tokens, tokens_by_language
 from stages.sonar.card import load_card
@@ -60,8 +60,9 @@ class Estimate:
 
     sentences: how many segmenting will yield; error: the relative error of that number; tokens: how many they have,
     language tag and `</s>` included (None: unknown, since the model's tokenizer is not on this machine); documents: how
-    many were examined; warnings: languages that the cap in tokens cuts, fits that get too few sentences from the
-    pilot, and parts that are small for so large a corpus.
+    many were examined; stored_bytes: what all stages will write, also for sentences that are segmented already;
+    warnings: languages that the cap in tokens cuts, fits that get too few sentences from the pilot, and parts that are
+    small for so large a corpus.
     """
 
     sentences: float
@@ -99,7 +100,7 @@ def estimate_of(plan: Plan) -> Estimate:
     ]
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None
-    return Estimate(sentences, relative, tokens, documents, sentences * _stored_bytes(plan), tuple(warnings), stages)
+    return Estimate(sentences, relative, tokens, documents, _stored_bytes(plan, stages), tuple(warnings), stages)
 
 
 def _cut_alike(reasons: Iterable[str]) -> bool:
@@ -219,19 +220,18 @@ def _rate(looked: Sequence[Examined], everything: bool) -> tuple[float, float]:
     return rate, math.hypot(error, 0.0 if looked[0].segmented else BY_MARKS)
 
 
-def _stored_bytes(plan: Plan) -> float:
-    """Return the bytes of a sentence in all families: as measured here, or else two bytes per dimension and about its
-    text.
-    """
-    total = getattr(plan.chunks, "total", {})
-    rows = total.get(f"{CHUNK}/sentences", 0)
-    if rows:
-        return float(sum(value for key, value in total.items() if "/bytes/" in key) / rows)
-    config = plan.config
-    families = [family for stage in config.asked_stages() for family in stage.writes]
-    embedding = 2 * 0.85 * load_card(config.encode.model).dim if config.encode else 0.0  # after compression by zstd
-    codes = 2.0 * config.rvq.codebooks if config.rvq and "codes" in families else 0.0
-    return 90.0 + embedding + codes + sum(20.0 for family in families if family in layout.ROW_FAMILIES)
+def _stored_bytes(plan: Plan, stages: Mapping[str, StageEstimate]) -> float:
+    """Return the bytes of the rows that each stage has to do, family by family."""
+    measured = MeasuredCorpus.of(plan.chunks)
+    rows: dict[str, float] = {}
+    if SEGMENT in stages:
+        new = stages[SEGMENT].sentences
+        rows = {"documents": new / measured.sentences_per_document, "sentences": new}
+    for settings in plan.config.asked_stages():
+        if settings.name in stages:
+            left = worked_on(plan.config, settings.name, stages[settings.name].sentences)
+            rows |= dict.fromkeys(settings.writes, left)
+    return sum(storage_of(plan.config, measured, family, left).total for family, left in rows.items())
 
 
 def kept_estimate(plan: Plan) -> bytes:

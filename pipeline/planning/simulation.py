@@ -64,6 +64,11 @@ class MeasuredCorpus:
     stored_rows: Counter[str] = field(default_factory=Counter)  # rows that these are of, by family
     documents: int = 0
 
+    @property
+    def sentences_per_document(self) -> float:
+        """The sentences of an average document; as in the LCM paper where nothing is segmented yet."""
+        return self.sentences / self.documents if self.sentences else PAPER.sentences / PAPER.documents
+
     @classmethod
     def of(cls, chunks: Sequence[ChunkState]) -> MeasuredCorpus:
         """Add up finished chunks and parts."""
@@ -255,7 +260,7 @@ def simulate(plan: Plan, documents: float | None) -> Simulation:
             rows = min(size.sentences, sample.rows) if isinstance(sample, Rows) else size.sentences * sample
             stages.append(_cost(config, measured, settings.name, rows))
             families += [(family, rows) for family in settings.writes]
-    storage = tuple(_storage(config, measured, family, rows, size) for family, rows in families)
+    storage = tuple(storage_of(config, measured, family, rows) for family, rows in families)
     return Simulation(config, size, tuple(stages), storage)
 
 
@@ -264,10 +269,9 @@ def _size(measured: MeasuredCorpus, documents: float | None) -> Size:
         return PAPER
     if not (math.isfinite(documents) and documents >= 1):
         raise ConfigError(f"--documents {documents}: give a number of documents, for instance 4e9")
+    each = measured.sentences_per_document
     if not measured.sentences:
-        of_paper = PAPER.sentences / PAPER.documents
-        return Size(documents, documents * of_paper, PAPER.input_bytes, f"documents as in {PAPER.origin}")
-    each = measured.sentences / measured.documents
+        return Size(documents, documents * each, PAPER.input_bytes, f"documents as in {PAPER.origin}")
     stored = measured.bytes_read / measured.sentences
     return Size(
         documents,
@@ -302,7 +306,18 @@ def _measured_cost(measured: MeasuredCorpus, stage: str, rows: float, times: int
     return StageCost(stage, rows, times, (rate, rate), measured.devices[stage], measured.parts[stage])
 
 
-def _storage(config: RunConfig, measured: MeasuredCorpus, family: str, rows: float, size: Size) -> Storage:
+def storage_of(config: RunConfig, measured: MeasuredCorpus, family: str, rows: float) -> Storage:
+    """Return the storage of a number of rows of a family, at the bytes per row that were measured, or by the schema.
+
+    Args:
+        config: the configuration.
+        measured: what the corpus holds.
+        family: the family.
+        rows: how many rows there are; of samples, those in the sample.
+
+    Returns:
+        The rows, and the bytes of each.
+    """
     if measured.stored_rows[family]:
         return Storage(family, rows, measured.stored[family] / measured.stored_rows[family], "")
     return Storage(family, rows, _by_schema(config, family), BY_SCHEMA)

@@ -103,12 +103,15 @@ def _rounded(value: float) -> float:
 def _estimated(estimate: Estimate) -> str:
     looked = f", by sentence-final marks in {counted(estimate.documents, 'document')}" if estimate.documents else ""
     tokens = f" of {large(_rounded(estimate.tokens))} tokens" if estimate.tokens else ""
+    stored = f"{size(_rounded(estimate.stored_bytes))} to write"
     lines = []
     if estimate.sentences:
         lines.append(
             f"Remaining: about {number(_rounded(estimate.sentences))} sentences{tokens} "
-            f"(± {max(estimate.error, 0.01):.0%}{looked}), {size(_rounded(estimate.stored_bytes))} to write."
+            f"(± {max(estimate.error, 0.01):.0%}{looked}), {stored}."
         )
+    elif estimate.stored_bytes:
+        lines.append(f"Remaining: about {stored}.")
     sources: dict[str, list[str]] = {source: [] for source in (HERE, MACHINE, CARD)}
     for stage, one in estimate.stages.items():
         if one.seconds:

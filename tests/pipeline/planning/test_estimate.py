@@ -15,6 +15,7 @@ import pytest
 from pipeline import Corpus
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
+from pipeline.corpus.accounting import compute_accounting
 from pipeline.planning import estimate as estimate_module
 from pipeline.planning import examined as module
 from pipeline.planning import pilot_size
@@ -143,6 +144,38 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     shown = run(path, "segment.max_chars=40")
     told = re.search(r"estimate: (\d+) sentences with those that were copied, (\d+) ± 15% were expected", shown)
     assert expected and told and 0.75 < int(told[2]) / Corpus(str(tmp_path / "out")).rows < 1.33, (changed, shown)
+
+
+def test_bytes_to_write_are_those_of_every_stage_that_is_left(tmp_path: Path) -> None:
+    """Where one file is only segmented, and where of four one is done, two are segmented and one is new."""
+    documents = sample_documents("libreoffice-eng", 16)
+    begin_without_packing(tmp_path / "out")
+    source = {"path": "in/*.jsonl", "name": "in", "lang": "eng_Latn", "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu={"sample": 0.5, "length_factor": 1.0}, report=None)
+
+    def add(*numbers: int) -> None:
+        for number in numbers:
+            write_jsonl(tmp_path / f"in/{number}.jsonl", documents[4 * number :][:4])
+
+    def stored() -> int:
+        corpus = Corpus(str(tmp_path / "out"))
+        return sum(compute_accounting(corpus.store, corpus.chunks).data_bytes.values())
+
+    def actual() -> float:
+        """How much a run writes, for each byte that was expected."""
+        expected, before = estimate_of(make_plan(load_config(path))).stored_bytes, stored()
+        bring_up_to_date(path)
+        return (stored() - before) / expected
+
+    add(0)
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    shown = said(pipeline("plan", path))
+    assert re.search(r"Remaining: about [\d.]+ kB to write\.", shown), shown
+    assert 0.5 < actual() < 2, "by the schema"
+    add(1, 2)
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    add(3)
+    assert 0.8 < actual() < 1.25, "as the first file measured it"
 
 
 def test_rows_that_are_copied_are_not_taken_for_work(tmp_path: Path) -> None:
