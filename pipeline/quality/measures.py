@@ -65,7 +65,7 @@ class Quality:
     """What `inspect` shows.
 
     `least_sample`: about the smallest sample of autobleu that draws one of these rows, if all parts are scored and no
-    row is.
+    row is; `unscored_parts`: parts that have no AutoBLEU yet, though the newest run asks for it.
     """
 
     by_lang: list[Group]
@@ -74,6 +74,7 @@ class Quality:
     rows_read: int
     rows: int
     least_sample: float | None = None
+    unscored_parts: int = 0
 
 
 def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Quality:
@@ -111,7 +112,8 @@ def measure(corpus: Corpus, max_rows: int, where: Condition | None = None) -> Qu
     least = (
         _least_sample(corpus, max_rows, where) if scored and everything.sentences and not everything.scored else None
     )
-    return Quality(by_lang, by_length, everything, read, corpus.rows, least)
+    unscored = int(corpus.chunks.total.get("autobleu/left", 0))
+    return Quality(by_lang, by_length, everything, read, corpus.rows, least, unscored)
 
 
 def _least_sample(corpus: Corpus, max_rows: int, where: Condition | None) -> float:

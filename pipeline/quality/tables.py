@@ -50,9 +50,15 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
 
 
 def _unscored(quality: Quality) -> str:
-    """Say why no sentence has an AutoBLEU."""
+    """Say why no AutoBLEU is shown."""
+    if quality.unscored_parts:
+        have = "has" if quality.unscored_parts == 1 else "have"
+        return (
+            f"AutoBLEU is shown once every part has it; {counted(quality.unscored_parts, 'part')} {have} none yet: run "
+            "again."
+        )
     if quality.least_sample is None:
-        return "No sentence has an AutoBLEU yet: add a section `autobleu`, and run again."
+        return "No sentence has an AutoBLEU yet: add a section `autobleu` if there is none, and run again."
     of = counted(quality.everything.sentences, "sentence")
     return (
         f"No sentence has an AutoBLEU: the sample of autobleu drew none of the {of} here. Of these, "

@@ -18,9 +18,10 @@ from typer.core import TyperGroup
 from pipeline.cli import app
 from pipeline.corpus.reader import Corpus
 from pipeline.training.evaluation.measure import METRICS
-from tests.conftest import MakeConfig
+from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline, pipeline_process
 from tests.support.processes import start
+from tests.support.runs import bring_up_to_date
 
 
 def test_a_corpus_from_first_plan_to_inspect(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -107,6 +108,18 @@ def test_a_sample_that_draws_no_row_is_told_before_and_after(make_config: MakeCo
     assert "drew none of the" in pipeline("inspect", tmp_path / "out", "--where", "chars > 70").stdout
     again = pipeline("run", path, "--set", f"autobleu.sample={told[2]}")
     assert again.returncode == 0 and "drew none" not in again.stdout, again
+
+
+def test_inspect_says_how_many_parts_are_not_scored_yet(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    bring_up_to_date(path)
+    done = len(Corpus(str(tmp_path / "out")).parts)
+    write_jsonl(tmp_path / "in/more.jsonl", sample_documents("libreoffice-eng", 8)[6:])
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    left = len(Corpus(str(tmp_path / "out")).parts) - done
+    shown = pipeline("inspect", path).stdout
+    assert re.search(rf"once every part has it; {left} parts? ha(s|ve) none yet: run again", shown), shown
+    assert "add a section" not in shown
 
 
 def test_plan_and_status_count_the_same_rows_of_a_sample(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ KEYS = {
     "gc": "corpus files bytes kept deleted",
     "quarantine": "corpus reasons bytes_unreadable records",
     "select": "corpus select digest counts chunks_not_segmented",
-    "inspect": "corpus where quantiles by_lang by_length everything rows_read rows least_sample corpus_bleu scores "
-    "worst",
+    "inspect": "corpus where quantiles by_lang by_length everything rows_read rows least_sample unscored_parts "
+    "corpus_bleu scores worst",
 }
 
 
