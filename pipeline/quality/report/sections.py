@@ -62,12 +62,13 @@ def contents(found: Gathered) -> Section:
         )
     head = ("language", "documents", "sentences", "share", "tokens", "tokens per sentence", "characters per sentence")
     splits = [[name, number(count), share(count, rows.read)] for name, count in rows.splits.most_common()]
+    each = {one: size / count for one, size in accounting.data_bytes.items() if (count := accounting.data_rows[one])}
     stored = [
-        [family, formats.size(size), f"{size / accounting.sentences:.1f}" if accounting.sentences else "–"]
+        [family, formats.size(size), decimal(each.get(family, math.nan))]
         for family, size in accounting.data_bytes.most_common()
     ]
-    total = sum(accounting.data_bytes.values())
-    stored.append(["all", formats.size(total), f"{total / accounting.sentences:.1f}" if accounting.sentences else "–"])
+    total = formats.size(sum(accounting.data_bytes.values()))
+    stored.append(["all", total, decimal(sum(each.values()) if each else math.nan)])
     return Section(
         "contents",
         "What is in it",

@@ -111,8 +111,10 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
     encode = accounting.counts.get("encode")
     if encode:
         truncated, broken = encode["truncated"], encode["non_finite"]
-        what = f"{counted(truncated, 'sentence')} truncated, {counted(broken, 'embedding')} not finite."
-        whole = Note("Every embedding is finite and of a whole sentence.", "good")
+        made = accounting.rows["encode"]
+        so_far = f" of the {number(made)} so far" if made < accounting.sentences else ""
+        what = f"{counted(truncated, 'sentence')} truncated and {counted(broken, 'embedding')} not finite{so_far}."
+        whole = Note(f"Every embedding{so_far} is finite and of a whole sentence.", "good")
         notes.append(Note(what) if truncated or broken else whole)
     notes += [Note(text, "look") for text in _cut_by_tokens(found)]
     notes += warnings(found.curation)

@@ -24,6 +24,8 @@ from pipeline.quality.report.gather import Gathered, gather
 from pipeline.quality.report.page import number, share
 from pipeline.quality.report.rows import by_length, pearson, read_rows
 from tests.conftest import write_config, write_jsonl
+from tests.support.cli import pipeline
+from tests.support.corpora import begin_without_packing
 
 EVIL = "<script>alert(1)</script> ]]> <img src=x onerror=alert(1)> \u202egnp.exe\u202c \x1b[31mred & \"q\" 'a' </style>"
 CSP = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -221,6 +223,21 @@ def test_problems_are_not_called_balance(full: Gathered) -> None:
 def test_one_part_is_not_all_parts(full: Gathered) -> None:
     one = dataclasses.replace(full.accounting, parts=1, open_parts=Counter(), open_chunks=0)
     assert "The part has every stage: " in plain(Page(page_of(dataclasses.replace(full, accounting=one))).text)
+
+
+def test_of_a_corpus_that_is_half_done_each_family_has_its_own_sentences(tmp_path: Path) -> None:
+    begin_without_packing(tmp_path / "out")
+    path = write_config(tmp_path, autobleu=None)
+    for name, text, options in (("a", "It is cold. It is late.", ()), ("b", "Go on. " * 40, ("--until", "segment"))):
+        write_jsonl(tmp_path / f"in/{name}.jsonl", [{"id": name, "lang": "eng_Latn", "title": "", "text": text}])
+        assert pipeline("run", path, *options).returncode == 0
+    corpus = Corpus(str(tmp_path / "out"))
+    assert (corpus.rows, len(corpus.parts)) == (42, 2)
+    page = plain(check_page(Path(write_report(corpus)).read_text("utf-8")).text)
+    stored = sum(file.stat().st_size for file in (tmp_path / "out/embeddings").rglob("*.parquet"))
+    each = re.search(r"\bembeddings +\S+ [kM]?B +([0-9.]+)", page)
+    assert each and float(each[1]) == pytest.approx(stored / 2, abs=0.1)
+    assert "Every embedding of the 2 so far is finite and of a whole sentence." in page
 
 
 def test_the_same_corpus_gives_the_same_bytes_in_its_own_folder(made: Corpus) -> None:
