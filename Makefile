@@ -4,6 +4,7 @@
 # make test-all   both
 # make faults     30 kills a launcher, at random moments, instead of the few of `make test-rest`
 # make docs       the documentation site, in build/site; nothing is fetched while it is built
+# make official   the official encoder (encode.backend: sonar-space) against ours, in a virtual environment of its own
 # All make a virtual environment in .venv and install into it what is missing; with nothing changed that takes no time.
 
 PYTHON ?= python3
@@ -20,7 +21,7 @@ PYTEST = OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY))
 unexport PYTHONDONTWRITEBYTECODE
 FAST = not slow and not cluster and not slurm and not faults and not gpu
 
-.PHONY: run test test-rest test-all docs faults
+.PHONY: run test test-rest test-all docs faults official
 
 run: .venv/installed
 	.venv/bin/pipeline run conf/sample.yaml
@@ -44,6 +45,14 @@ docs: .venv/tested
 
 faults: .venv/tested
 	PIPELINE_KILLS=30 $(PYTEST) -m "faults or cluster or slurm"
+
+official: .venv-sonar-space/installed
+	OMP_NUM_THREADS=1 .venv-sonar-space/bin/pytest tests/stages/test_encode_official.py tests/stages/test_sonar_layouts.py
+
+.venv-sonar-space/installed: requirements-sonar-space.txt setup.cfg
+	$(PYTHON) -m venv .venv-sonar-space
+	.venv-sonar-space/bin/python -m pip install -q --disable-pip-version-check -r requirements-sonar-space.txt
+	touch $@
 
 # The pip of Python 3.11 takes twice as long as today's to find what fits.
 .venv/bin/python:

@@ -133,8 +133,8 @@ def _counts(
 
 
 INSTALL = (
-    "install it, with the PyTorch that its compiled part was built for, in a virtual environment of its own (pip "
-    "install torch==2.9.1 'sonar-pipeline[sonar-space]'), or leave encode.backend at native, which needs nothing more"
+    "install it in a virtual environment of its own, with the PyTorch that its compiled part was built for (pip "
+    "install 'sonar-pipeline[encode,sonar-space]'), or leave encode.backend at native, which needs nothing more"
 )
 
 
