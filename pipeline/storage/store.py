@@ -33,7 +33,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.base.errors import CorpusError, MissingError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
 from pipeline.storage import retry
 from pipeline.storage.local_files import mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
@@ -79,6 +79,8 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        if not url:  # which fsspec takes for the working directory
+            raise ConfigError("the place of a corpus is empty; give a folder or a URL")
         self.url = url
         with translate_errors(url, CorpusStoreError):
             fs, root = retry.filesystem(url)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -152,14 +152,20 @@ def refuse(folder: str, changed: Sequence[str]) -> None:
 def located(place: str) -> tuple[Store, str]:
     """Split the folder …/train/NAME of a model into a corpus and a training in it.
 
-    place: a path or any fsspec URL, or the name of a model that ships.
+    place: a path or any fsspec URL, or the name of a model that ships. If it has fewer levels, as `/model` and
+    `s3://bucket/model`, the root of the file system, or the bucket, stands for the corpus. Raises `ConfigError` if it
+    is the root, or a bucket, itself.
     """
     place = trained_lcms().get(place, place)
-    if "://" not in place:
-        place = str(Path(place).expanduser().absolute())
-    url, _, name = place.rstrip("/").rpartition("/")
-    url, _, folder = url.rpartition("/")
-    return Store(url), f"{folder}/{name}"
+    protocol, mark, path = place.rpartition("://")
+    if protocol in ("", "file", "local"):
+        mark = protocol = ""
+        path = str(Path(path).expanduser().absolute())
+    names = PurePosixPath(path).parts
+    cut = max(1, len(names) - 2)
+    if len(names) <= cut:
+        raise ConfigError(f"{place} is no folder of a model; give one with a name, such as …/train/NAME")
+    return Store(f"{protocol}{mark}{PurePosixPath(*names[:cut])}"), "/".join(names[cut:])
 
 
 def check_own_folder(config: RunConfig) -> None:

@@ -56,7 +56,7 @@ from pipeline.training.evaluation.trained import (
     places_of,
     sampling_in_evaluation,
 )
-from pipeline.training.record import Pinned, Started, read_started
+from pipeline.training.record import Pinned, Started, located, read_started
 from pipeline.training.status import read_metrics, training_statuses
 from pipeline.training.trackers.about import OTHERS, Attachment, about
 from pipeline.training.trackers.feed import Feed
@@ -217,12 +217,12 @@ def evaluate(
     elif options.sampling:  # other options than the training's, by which it is described
         files = {f"-sampled{ending}": data for ending, data in files.items()}
     for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):
-        url, folder = place.rstrip("/").rsplit("/", 1)
+        store, folder = located(place)
         for ending, data in files.items():
-            path = f"{folder}/evaluation/{options.split}{ending}"
-            before = _larger(Store(url), path, about["sentences"]) if ending == ".json" else ""
-            Store(url).write(path, data)
-            console.print(f"{url}/{path} written", markup=False, highlight=False, soft_wrap=True)
+            path = f"evaluation/{options.split}{ending}"
+            before = _larger(store, f"{folder}/{path}", about["sentences"]) if ending == ".json" else ""
+            store.write(f"{folder}/{path}", data)
+            console.print(f"{place.rstrip('/')}/{path} written", markup=False, highlight=False, soft_wrap=True)
             if before:
                 what = f"This replaces a table of {before}; an export of the model shows the new figures."
                 console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)

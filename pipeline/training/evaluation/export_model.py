@@ -37,7 +37,7 @@ def place_of(model: str) -> str:
     """Return the folder of a model that is named without a corpus. Raises `ConfigError` if there is none."""
     store, folder = located(model)
     if store.exists(f"{folder}/{TEXT}"):
-        return f"{store.url}/{folder}"
+        return f"{store.url.rstrip('/')}/{folder}"
     what = f"it has no {TEXT}" if store.exists(f"{folder}/{MODEL}") else "there is no such model"
     raise ConfigError(
         f"--model {model}: {what}; without CORPUS, give a model that ships ({', '.join(trained_lcms())}) or a "

@@ -1,0 +1,57 @@
+"""Where the folder of a model is: at any depth, on local disks and in stores."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.base.errors import ConfigError
+from pipeline.storage.store import Store
+from pipeline.training.evaluation.export_model import place_of
+from pipeline.training.record import located
+from stages.lcm.card import trained_lcms
+
+
+@pytest.mark.parametrize(
+    ("place", "url", "run"),
+    [
+        ("/corpora/news/train/base", "/corpora/news", "train/base"),
+        ("/train/base/", "/", "train/base"),
+        ("/model", "/", "model"),
+        ("file:///model", "/", "model"),
+        ("memory://bucket/news/train/base", "memory://bucket/news", "train/base"),
+        ("memory://bucket/train/base", "memory://bucket", "train/base"),
+        ("memory://bucket/model/", "memory://bucket", "model"),
+    ],
+)
+def test_a_model_is_found_at_any_depth(place: str, url: str, run: str) -> None:
+    store, found = located(place)
+    assert (store.url, found) == (url, run)
+
+
+@pytest.mark.parametrize("place", ["/", "memory://bucket", "memory://bucket/"])
+def test_a_root_or_a_bucket_is_no_model(place: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no folder of a model; give one with a name"):
+        located(place)
+
+
+def test_a_model_in_a_folder_of_two_levels_is_not_looked_for_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        shutil.copy(Path(trained_lcms()["lcm-tiny-books"]) / "text.json", folder)
+        other = tmp_path / folder.removeprefix("/")
+        other.mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
+        assert place_of(folder) == folder
+        shutil.move(f"{folder}/text.json", other)
+        with pytest.raises(ConfigError, match="there is no such model"):
+            place_of(folder)
+
+
+def test_no_place_is_not_the_working_directory() -> None:
+    with pytest.raises(ConfigError, match="the place of a corpus is empty"):
+        Store("")
