@@ -19,7 +19,7 @@ from typing import Literal
 from pipeline.base.errors import PipelineError
 from pipeline.base.formats import number, size
 from pipeline.storage.remote import is_remote
-from pipeline.storage.store import Store
+from pipeline.storage.store import REMEDIES, Store
 
 Level = Literal["good", "note", "warn", "bad"]
 PACKAGE = "sonar-pipeline"
@@ -118,7 +118,7 @@ def writable(name: str, url: str, shown: str) -> Check:
         cause = error.__cause__
         if is_remote(url) or not isinstance(cause, OSError):
             return Check("bad", name, str(error))
-        todo = "let this user write there, or set another output"
+        todo = REMEDIES.get(cause.errno or 0, "let this user write there, or set another output")
         return Check("bad", name, f"{shown} cannot be written: {cause.strerror}", todo)
     if not first or second:
         return Check(

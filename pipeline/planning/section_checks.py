@@ -30,8 +30,9 @@ from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
 from pipeline.planning.selection_checks import impossible_clauses
 from pipeline.storage import layout
+from pipeline.storage.local_files import refusal
 from pipeline.storage.remote import is_remote
-from pipeline.storage.store import Store
+from pipeline.storage.store import REMEDIES, Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, trained_lcms
 
@@ -349,12 +350,10 @@ def _output(config: RunConfig) -> Iterator[Problem]:
     for folder in (path, *path.parents):
         if os.path.lexists(folder):
             if not os.path.isdir(folder):  # noqa: PTH112 (Path.is_dir raises where it may not look)
-                found = f"lies in {folder}, which is not a folder"
-            elif not os.access(folder, os.W_OK | os.X_OK):
-                found = f"cannot be written: this user has no permission for {folder}"
-            else:
-                return
-            yield ("output",), f"output {config.output} {found}; give another"
+                yield ("output",), f"output {config.output} lies in {folder}, which is not a folder; give another"
+            elif refused := refusal(folder):
+                why = f"{os.strerror(refused)} ({folder}); {REMEDIES[refused]}"
+                yield ("output",), f"output {config.output} cannot be written: {why}"
             return
 
 

@@ -10,6 +10,15 @@ from pathlib import Path
 
 from pipeline.base.errors import DamagedError
 
+TO_WRITE = {errno.EACCES: "let this user write there", errno.EROFS: "mount that file system for writing"}
+
+
+def refusal(folder: str | os.PathLike[str]) -> int:
+    """Return why nothing can be created in a folder, `EROFS` or `EACCES`; 0 if something can."""
+    if os.access(folder, os.W_OK | os.X_OK):
+        return 0
+    return errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+
 
 def walk(folder: str, prefix: str) -> Iterator[str]:
     """Yield files below a local folder whose path in it begins with a prefix; folders without the prefix are not

@@ -35,16 +35,14 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
 from pipeline.storage import retry
-from pipeline.storage.local_files import mode_of, not_a_file, sync_folder, walk
+from pipeline.storage.local_files import TO_WRITE, mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
-_REMEDIES = {
+REMEDIES = {
     errno.ENOSPC: "make space on that disk",
     errno.EDQUOT: "make space, or have the quota raised",
     errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
-    errno.EACCES: "let this user write there, or give a new corpus another output",
-    errno.EROFS: "mount that file system for writing, or give a new corpus another output",
-}
+} | {number: f"{todo}, or give a new corpus another output" for number, todo in TO_WRITE.items()}
 
 _UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.tmp")
 
@@ -222,7 +220,7 @@ class Store:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            todo = _REMEDIES.get(error.errno or 0, "fix that")
+            todo = REMEDIES.get(error.errno or 0, "fix that")
             raise StorageError(
                 f"{self.url}: cannot write {path} ({len(data)} bytes): {error.strerror}; {todo}, then run the same "
                 "command again: finished work is kept"

@@ -13,6 +13,7 @@ from pipeline.base.errors import ConfigError, StorageError
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import TEXT, standalone
+from pipeline.storage.local_files import TO_WRITE, refusal
 from pipeline.storage.remote import is_remote
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.table import SweptValue
@@ -79,10 +80,10 @@ def check_can_write(places: Sequence[str]) -> None:
             continue
         model = Path(store.url.removeprefix("file://"), run)
         folder = model / EVALUATION if os.access(model / EVALUATION, os.F_OK) else model
-        if os.access(model, os.F_OK) and not os.access(folder, os.W_OK | os.X_OK):
+        if os.access(model, os.F_OK) and (refused := refusal(folder)):
             raise StorageError(
-                f"{folder} cannot be written, and the table of an evaluation goes to {model / EVALUATION}: let this "
-                "user write there, or evaluate a copy of the corpus"
+                f"{folder} cannot be written ({os.strerror(refused)}), and the table of an evaluation goes to "
+                f"{model / EVALUATION}: {TO_WRITE[refused]}, or evaluate a copy of the corpus"
             )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -183,6 +185,23 @@ def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeCo
     (tmp_path / "file").write_text("")
     (output,) = problems(path, "rvq=null", f"output={tmp_path / 'file/out'}")
     assert "which is not a folder" in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (os.ST_RDONLY, "Read-only file system (%s); mount that file system for writing, or give a new corpus another"),
+        (0, "Permission denied (%s); let this user write there, or give a new corpus another output"),
+    ],
+)
+def test_an_output_on_a_file_system_that_is_read_only_is_no_matter_of_permissions(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, flags: int, why: str
+) -> None:
+    path = make_config()
+    monkeypatch.setattr("pipeline.storage.local_files.os.access", lambda _, mode, **__: not mode & os.W_OK)
+    monkeypatch.setattr("pipeline.storage.local_files.os.statvfs", lambda *_: SimpleNamespace(f_flag=flags))
+    (output,) = problems(path)
+    assert why % path.parent in output
 
 
 def test_too_few_scored_sentences_for_a_predictor(make_config: MakeConfig) -> None:
