@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from rich.console import Console, Group
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.formats import counted, number, plain
+from pipeline.console.columns import print_columns
 from pipeline.quality.measures import QUANTILES, Quality, ScoredRow, ScoreSummary
 from pipeline.quality.measures import Group as QualityGroup
 
@@ -18,8 +17,6 @@ COUNTS = ("sentences", "tokens", "scored")  # columns that are shown even if not
 
 def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | None, *, lengths: bool = True) -> None:
     """Show AutoBLEU by language and by length.
-
-    Two quantiles are left out if the terminal has fewer than 100 columns.
 
     Args:
         console: where the tables are printed.
@@ -30,19 +27,13 @@ def show_quality(console: Console, quality: Quality, bleu: dict[str, float] | No
     narrow = console.width < 100
     tables = [("language", quality.by_lang, bleu), ("characters", quality.by_length, None)]
     for title, groups, of_lang in tables if lengths else tables[:1]:
-        table = Table(box=None, padding=(0, 1 if narrow else 2, 0, 0))
-        table.add_column(title, no_wrap=True)
         rows = [_quality_cells(group, of_lang) for group in groups]
         if not quality.everything.scored:
             rows = [{name: one[name] for name in COUNTS} for one in rows]
-        for column in rows[0] if rows else ():
-            if not (narrow and column in ("p25", "p75")):
-                header = column.replace(" ", "\n") if narrow else column
-                table.add_column(header, justify="right", vertical="bottom", no_wrap=True)
-        for group, cells in zip(groups, rows, strict=True):
-            shown = (cell for column, cell in cells.items() if not (narrow and column in ("p25", "p75")))
-            table.add_row(escape(group.name), *shown)
-        console.print(Group("", table))
+        titles = [name.replace(" ", "\n") if narrow else name for name in rows[0]] if rows else []
+        lines = [([group.name], list(cells.values()), False) for group, cells in zip(groups, rows, strict=True)]
+        console.print()
+        print_columns(console, [title], titles, lines, padding=1 if narrow else 2)
     if not quality.everything.scored:
         console.print(_unscored(quality), highlight=False, soft_wrap=True)
     if quality.rows_read < quality.rows:
@@ -83,14 +74,15 @@ def _quality_cells(group: QualityGroup, bleu: dict[str, float] | None) -> dict[s
 
 def show_scores(console: Console, scores: list[ScoreSummary]) -> None:
     """Show every column of scores, if there are more than AutoBLEU's."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("score", "scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)):
-        table.add_column(column, justify="left" if column == "score" else "right", no_wrap=True)
+    titles = ["scored", "mean", *(f"p{share:.0%}"[:-1] for share in QUANTILES)]
+    lines = []
     for one in scores:
         form = ".1f" if one.name == "autobleu" else ".3f"
-        table.add_row(one.name, number(one.scored), *(f"{value:{form}}" for value in (one.mean, *one.quantiles)))
+        figures = [number(one.scored), *(f"{value:{form}}" for value in (one.mean, *one.quantiles))]
+        lines.append(([one.name], figures, False))
     if any(one.name != "autobleu" for one in scores):
-        console.print(Group("", table))
+        console.print()
+        print_columns(console, ["score"], titles, lines, padding=2)
 
 
 def show_rows(console: Console, title: str, rows: list[ScoredRow]) -> None:

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
 
 from pipeline.base.formats import counted, plain
+from pipeline.console.columns import Line, print_columns
 from pipeline.training.evaluation.measure import METRICS, MetricValue
 from stages.lcm.plans import BreakCounts
 
@@ -34,8 +32,6 @@ TITLES = {
 }
 SHARES = ("ca", "ca_cosine", "top1", "rouge_l")
 SHOWN_GROUPS = 20  # on a terminal
-_WIDEST = 10_000  # columns: as wide as a table wants to be
-_Line = tuple[list[str], list[str], bool]  # texts, figures, whether it learned nothing
 UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
 
@@ -81,7 +77,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         for model, row in rows.items()
     ]
     console.print(f"\n{about['said']}", markup=False, highlight=False, soft_wrap=True)
-    _print_columns(console, ["model"], names, lines)
+    print_columns(console, ["model"], [TITLES[name] for name in names], lines)
     notes = ["± two standard errors, over documents"]
     counts = {
         name: next(row.figures[name].sentences for row in rows.values() if name in row.figures)
@@ -105,7 +101,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
 def _show_groups(console: Console, rows: dict[str, ResultRow], names: list[str], by: str) -> None:
     """Print a table of every group of documents, the largest first: its sentences, and the figures of all rows."""
     found = dict.fromkeys(group for row in rows.values() for name in names for group in _groups(row, name))
-    lines: list[_Line] = []
+    lines: list[Line] = []
     for group in list(found)[:SHOWN_GROUPS]:
         first = True
         for model, row in rows.items():
@@ -116,31 +112,10 @@ def _show_groups(console: Console, rows: dict[str, ResultRow], names: list[str],
             lines.append(([*heads, model], values, row.steps is None))
             first = False
     console.print()
-    _print_columns(console, [by, "sentences", "model"], names, lines)
+    titles = [TITLES[name] for name in names]
+    print_columns(console, [by, "sentences", "model"], titles, lines, right=("sentences",))
     if len(found) > SHOWN_GROUPS:
         console.print(f"the {SHOWN_GROUPS} largest of {len(found)}; the files have all", style="dim", highlight=False)
-
-
-def _print_columns(console: Console, heads: list[str], names: list[str], lines: list[_Line]) -> None:
-    """Print a table; if the terminal is too narrow for all metrics, several, each with the first columns."""
-    start, end = 0, 0
-    while not end or end < len(names):
-        start, end = end, len(names)
-        while True:
-            table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-            for head in heads:
-                table.add_column(escape(head), justify="right" if head == "sentences" else "left", overflow="fold")
-            for name in names[start:end]:
-                table.add_column(TITLES[name], justify="right", no_wrap=True)
-            for texts, figures, dim in lines:
-                table.add_row(*map(escape, texts), *figures[start:end], style="dim" if dim else None)
-            wide = console.options.update(width=_WIDEST)
-            if end <= start + 1 or Measurement.get(console, wide, table).maximum <= console.width:
-                break
-            end -= 1
-        console.print(table)
-        if not names:
-            return
 
 
 def _groups(row: ResultRow, name: str) -> Mapping[str, MetricValue]:
