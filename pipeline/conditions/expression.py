@@ -365,9 +365,11 @@ class _Parser:
         if name not in self._kept:
             return ""
         kind = {"number": "float64", "boolean": "bool"}.get(token.kind, "string")
-        whole = ", or int64 if all are whole numbers" if kind == "float64" else ""
+        whole = ", or int64 or uint64 if all are whole numbers" if kind == "float64" else ""
+        lost = "" if kind == "string" else "; values that do not fit become null and are counted"
         return (
-            f"metadata has the type that its values have in common; to state another: keep: {{{name}: {kind}}}{whole}"
+            "metadata has the type that its values have in common; to state another: "
+            f"keep: {{{name}: {kind}}}{whole}{lost}"
         )
 
     def _moment(self, column: Token, kind: pa.DataType, token: Token) -> pa.Scalar:
