@@ -24,6 +24,7 @@ from pipeline.quality.report.gather import Gathered, gather
 from pipeline.quality.report.page import number, share
 from pipeline.quality.report.rows import by_length, pearson, read_rows
 from tests.conftest import write_config, write_jsonl
+from tests.support.chromium import chromium
 from tests.support.cli import pipeline
 from tests.support.corpora import begin_without_packing
 
@@ -262,6 +263,35 @@ def test_any_url_and_the_command(made: Corpus) -> None:
     assert done.exit_code == 0, done.output
     assert "memory://reports/one.html" in done.output
     check_page(fsspec.filesystem("memory").cat_file("/reports/one.html").decode())
+
+
+BROKEN = r"""[...document.querySelectorAll("td:not(.said)")].flatMap(cell => {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), found = [], range = document.createRange();
+  for (let node; node = walker.nextNode();) for (const word of node.data.matchAll(/\w{2,20}/g)) {
+    range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length);
+    if (range.getClientRects().length > 1) found.push(word[0]); }
+  return found; })"""
+
+
+@pytest.mark.slow  # a browser starts
+def test_tables_break_between_words_and_scroll_where_they_are_wide(full: Gathered, tmp_path: Path) -> None:
+    rows = dataclasses.replace(
+        full.rows,
+        documents=dataclasses.replace(full.rows.documents, sources=["input-0dffe9:libreoffice-eng.jsonl"] * 2),
+    )
+    (tmp_path / "page.html").write_text(page_of(dataclasses.replace(full, rows=rows)))
+    with chromium() as browser:
+        page = browser.page()
+        for width in (1280, 400):
+            page.look(width, 900)
+            page.open(tmp_path / "page.html")
+            assert page.js(BROKEN) == []
+            assert page.js("document.documentElement.scrollWidth <= innerWidth")
+            wide = page.js(
+                "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+                ".map(one => one.textContent).filter(one => one.includes('tokens median')).length"
+            )
+            assert wide == (width == 400)
 
 
 def test_a_folder_is_refused_and_kept(made: Corpus, tmp_path: Path) -> None:
