@@ -105,7 +105,9 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     _leave_out_nulls(data, node)
     for override in overrides:
         _apply(data, override)
-        set_here[tuple(override.partition("=")[0].split("."))] = f"--set {plain(override, _SHOWN)}"
+        keys = tuple(override.partition("=")[0].split("."))
+        made = [keys[:depth] for depth in range(1, len(keys)) if keys[:depth] not in lines]  # sections it makes
+        set_here |= dict.fromkeys([*made, keys], f"--set {plain(override, _SHOWN)}")
     by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
     _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
     _defaults(data, path.resolve().parent)

@@ -164,7 +164,7 @@ class RunConfig(Settings):
             if clash:
                 reserved = (
                     f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
-                    f"them in the data (taken are: {', '.join(sorted(layout.RESERVED_COLUMNS))})"
+                    "them in the data (all columns in docs/reference/corpus-format.md are reserved)"
                 )
                 found.append((("input", str(number), "keep"), reserved))
         return found

@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -263,16 +264,13 @@ def _inputs(
 def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
     """Yield why a run would set some of the first records aside; languages have a check of their own.
 
-    If none of them would become a document, that is one problem, not a warning for each reason.
+    It is a problem if none of them would become a document, otherwise a warning; either lists all reasons.
     """
     others = {
         reason: errors for reason, errors in first.refused.items() if reason not in (UNKNOWN_LANGUAGE, NOT_CERTAIN)
     }
     if others and not first.documents:
-        reasons = "; ".join(
-            f"{counted(len(errors), 'record')} ({reason}), with this error for the first: {errors[0]}"
-            for reason, errors in first.refused.items()
-        )
+        reasons = _reasons(first.refused)
         none = f"none of {first.where()} becomes" if first.records > 1 else f"{first.where()} does not become"
         yield (
             keys,
@@ -280,12 +278,18 @@ def _set_aside(keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:
             "columns in `text`, `id` and `lang`, or leave this input out",
         )
     elif others:
-        for reason, errors in others.items():
-            yield (
-                keys,
-                f"{_numbered(keys)}: {share_of(len(errors), first)} set aside by a run ({reason}), with this error for "
-                f"the first: {errors[0]}",
-            )
+        which = f": {_reasons(others)}" if len(others) > 1 else " " + "".join(starmap(_reason, others.items()))
+        some = share_of(sum(map(len, others.values())), first)
+        yield keys, f"{_numbered(keys)}: {some} set aside by a run{which}"
+
+
+def _reasons(refused: Mapping[str, Sequence[str]]) -> str:
+    """List reasons for setting records aside. `refused`: reason → errors."""
+    return "; ".join(f"{counted(len(errors), 'record')} {_reason(one, errors)}" for one, errors in refused.items())
+
+
+def _reason(reason: str, errors: Sequence[str]) -> str:
+    return f"({reason}), with this error for the first: {errors[0]}"
 
 
 def _closed_files(config: RunConfig, chunks: ChunkTable) -> Iterator[Problem]:

@@ -22,6 +22,7 @@ import yaml
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted, size
 from pipeline.inputs import InputSettings, SplitSettings, count_documents
+from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
 from pipeline.inputs.listing import KNOWN, format_hint
 from pipeline.inputs.samples import FILES, RecordSample, sample
@@ -62,7 +63,7 @@ class Draft:
     unique: list[str] = field(default_factory=list)  # columns that could be the id, if none is called like one
     reserved: list[str] = field(default_factory=list)  # metadata with names that corpora use themselves
     notes: list[str] = field(default_factory=list)  # what else the records hold
-    missed: str = ""  # where most of the text lies, if it is not read
+    missed: list[str] = field(default_factory=list)  # text that is not read: this is printed, too
     documents: float = 0.0  # in all
     counted: bool = True  # or estimated
 
@@ -112,7 +113,7 @@ def draft(data: Sequence[str], to: Path, name: str | None, output: str | None) -
     if not found:
         hints = "".join(f"; {hint}" for hint in _hints(others))
         raise ConfigError(f"{', '.join(data)}: no file of a known format; known extensions are {KNOWN}{hints}")
-    notes = [f"{one.path}: {visible(one.missed)}" for one in found if one.missed] + left_out
+    notes = [f"{one.path}: {visible(why)}" for one in found for why in one.missed] + left_out
     runs = "_runs" if any(reaches(one.path, to.parent / "runs") for one in found) else "runs"
     if name is None:
         name = _name(data[0])
@@ -135,14 +136,16 @@ def _entry(group: FileGroup) -> Draft:
         raise ConfigError(f"{group.pattern} {what} (0 bytes); give files that hold documents, or leave this out")
     settings = InputSettings(path=absolute(group.pattern), lang="und")
     seen = sample([whole_file(settings, one) for one in group.files], settings, SplitSettings(), keep_values=True)
+    if lost := seen.refused.get(UNREADABLE):
+        where = f"{counted(len(lost), 'record')} of {seen.where()}"
+        found.missed.append(f"{where} cannot be read, with this error for the first: {lost[0]}")
     for column in [one for one in seen.columns if not columns.is_text(one) or visible(one) != one]:
         del seen.columns[column]  # a name that should not be written to a file of settings
     if all(one.format == "text" for one in group.files):
         found.documents = len(group.files)
         texts = _texts_of_files(group, settings)
         if texts and not any(map(marks.VISIBLE.search, texts)):
-            found.missed = "there is nothing visible in the files examined, so nothing of them would be kept"
-            found.notes.append(found.missed)
+            found.missed.append("there is nothing visible in the files examined, so nothing of them would be kept")
     else:
         texts = _choose_columns(found, group, seen, settings)
     if isinstance(found.lang, dict):
@@ -189,12 +192,11 @@ def _note_other_texts(found: Draft, seen: RecordSample, characters: int, parquet
     """Say which columns hold texts besides the one that is read, and how they become one text."""
     listed = columns.longest_list(seen)
     if listed and listed.characters > characters:
-        found.missed = (
+        found.missed.append(
             f"most of the text lies in a list, {listed.column} ({counted(listed.characters, 'character')} in the "
             f"records examined; {found.text}, which is read, has {characters}); to read it, join each list first: "
             f"{listed.joined(parquet)}"
         )
-        found.notes.append(found.missed)
     if parts := columns.parts_of_texts(seen, str(found.text)):
         both = columns.joined_parts([one for one in seen.columns if one in {found.text, *parts}], parquet)
         are = "is text also, and is" if len(parts) == 1 else "are texts also, and are"
@@ -360,7 +362,7 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
     if one.reserved:
         named = ", ".join(one.reserved)
         yield f"    # {named}: corpora use such names themselves; to keep a column, rename it in the data"
-    yield from (f"    # {visible(note)}" for note in one.notes)
+    yield from (f"    # {visible(note)}" for note in (*one.missed, *one.notes))
 
 
 def _model_lines(model: str, told: str, langs: Counter[str], small: Collection[str]) -> list[str]:

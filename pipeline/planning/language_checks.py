@@ -97,6 +97,8 @@ def _none_of(first: RecordSample) -> str:
 
 def share_of(some: int, first: RecordSample) -> str:
     """Say how many of the records that were looked at are meant, and which share that is."""
+    if first.records == 1:
+        return f"{first.where()} is"
     share = some / first.records
     about = "all" if some == first.records else f"about {share:.0%}" if share >= 0.01 else "less than 1%"
     return f"{counted(some, 'record')} of {first.where()} ({about}) {'is' if some == 1 else 'are'}"

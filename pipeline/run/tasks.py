@@ -76,7 +76,7 @@ class SegmentTask:
                     kind="chunk",
                     where=chunk.path,
                     rows=item.sentences,
-                    documents=item.documents_in,
+                    documents=item.kept,
                     bytes=item.bytes_read,
                 )
             else:

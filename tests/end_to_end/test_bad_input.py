@@ -202,7 +202,7 @@ def test_a_folder_of_which_nothing_is_kept_says_so(tmp_path: Path) -> None:
         ({"path": "in", "lang": "eng_Lat"}, "input 1: lang is 'eng_Lat', which sonar-tiny does not know; nearest"),
         ({"path": "in", "lang": "swh_Latn"}, "languages: "),
         ({"path": "in", "keep": ["text", "title"]}, "keep names text, which the corpus itself uses; leave them out"),
-        ({"path": "in", "keep": ["doc_id"]}, "taken are: autobleu, bleu_by_noise, chars, codes"),
+        ({"path": "in", "keep": ["doc_id"]}, "keep names doc_id, which the corpus itself uses"),
         ({"path": "in/pipe.jsonl"}, "pipe.jsonl: it is not a regular file"),
         ({"path": "in/self.jsonl"}, "symbolic links"),
         ({"path": "in/no\x1b\nthing"}, r"nothing matches"),

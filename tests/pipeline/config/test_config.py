@@ -87,7 +87,7 @@ def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: 
         (GOOD.replace("name: test\n", ""), "name is missing; name of the corpus"),
         (
             GOOD.replace("lang: eng_Latn", "lang: eng_Latn, keep: [text]"),
-            r"which the corpus itself uses; .*taken are: autobleu, bleu_by_noise",
+            r"keep names text, which the corpus itself uses; .* in docs/reference/corpus-format\.md are reserved\)",
         ),
         (GOOD.replace("in/*.jsonl", "in").replace("output: out", "output: in/out"), "lies inside input"),
         (GOOD + "segment: {model: other}\nencode: {model: sonar-tiny}\n", "is repeated"),
@@ -114,6 +114,8 @@ def test_set_overrides_nested_keys_and_list_entries(tmp_path: Path) -> None:
     assert trained and (trained.lr, trained.eps, trained.micro_concepts) == (1e-3, 1e-8, 256)
     assert load_config(path, ["train.lr=1e-3", "train=null"]).train is None
     assert load_config(path, ["scaler="]).scaler and not load_config(path, ["scaler=null"]).scaler
+    with pytest.raises(ConfigError, match=r"^--set aa.bb.cc=1: unknown key aa; "):
+        load_config(path, ["aa.bb.cc=1"])
     with pytest.raises(ConfigError, match=r"^--set train.lr=-1e3: train.lr is -1000.0; allowed: greater than 0"):
         load_config(path, ["train.lr=-1e3"])
     for wrong, message in (("encode", "key=value"), ("input.7.limit=1", "0 to 0"), ("name.x=1", "has no keys")):

@@ -24,7 +24,7 @@ ODD = "odd[bold]\x1b[31m.jsonl"
 
 def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp_path: Path) -> None:
     path = light(make_config)
-    write_jsonl(tmp_path / "in" / ODD, sample_documents("libreoffice-rus", 2))
+    write_jsonl(tmp_path / "in" / ODD, sample_documents("libreoffice-rus", 2))  # no document: unknown
     assert pipeline("run", path, "--until", "segment", "--launcher", "inline").returncode == 0
     store, run, folder = order_phase(path)
     chunks = enumerate(read_state(store, newest_view(store)))
@@ -53,7 +53,7 @@ def test_events_of_workers_by_stage_part_and_worker(make_config: MakeConfig, tmp
     mine = pipeline("logs", path, "--worker", name)
     assert mine.returncode == 0 and f"{name} on" in mine.stdout and "last heartbeat" in mine.stdout, mine
     first = pipeline("logs", path, "--run", store.folders("runs")[0], "--stage", "segment")
-    assert "odd[bold]\\x1b[31m.jsonl" in first.stdout and "\x1b" not in first.stdout, first
+    assert "odd[bold]\\x1b[31m.jsonl  0 documents, 0" in first.stdout and "\x1b" not in first.stdout, first
     for arguments, code, words in (
         (("--stage", "code"), 2, "stages are: segment, language"),
         (("--worker", "nobody"), 1, f"it had: {name}"),

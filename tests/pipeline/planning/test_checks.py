@@ -320,6 +320,23 @@ def test_records_that_a_run_would_set_aside_are_told_by_plan_and_run(make_config
         assert done.returncode == 0 and all(re.search(one, done.stderr) for one in told), said(done)
 
 
+def test_several_reasons_to_set_records_aside_are_one_warning(make_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"text": "Fine."}\n{"text": 5}\n{"id": 1}\n{"text": 6}\n')
+    done = pipeline("plan", make_config(input=[{"path": "in/a.jsonl", "lang": "eng_Latn"}]))
+    (told,) = (line for line in done.stderr.splitlines() if "aside" in line)
+    assert "input 1: 3 records of the first 4 records of a.jsonl (about 75%) are set aside by a run: 2 records" in told
+    assert "2 records (text is not a string), with this error for the first: text is 5" in told
+    assert "; 1 record (text column missing), with this error for the first: there is no 'text'" in told
+
+
+def test_the_only_record_is_not_counted(make_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/crlf.md").write_text("12 34 5\r\n")
+    done = pipeline("plan", make_config(input=[{"path": "in/*.md", "lang": "detect"}]))
+    assert "input 1: the first record of crlf.md is in a language that is not certain enough" in said(done)
+
+
 def test_where_a_run_would_set_all_records_aside_it_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in/a.jsonl", [{"text": "Fine."}])
     (tmp_path / "bad").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import os
 import re
@@ -54,6 +55,15 @@ def test_a_folder_of_several_kinds_gives_a_file_that_runs(tmp_path: Path) -> Non
     assert config.split.validation == 0.1, "of a few documents a hundredth is none"
     done = pipeline("run", "corpus.yaml", "--until", "segment")
     assert done.returncode == 0 and "4 in = 4 kept" in done.stdout, said(done)
+
+
+def test_a_file_that_ends_too_early_is_told(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"lang": "eng_Latn", "text": f"{ENGLISH} {number}"}) + "\n" for number in range(60))
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-100])
+    done = pipeline("init", "in.jsonl.gz")
+    what = r"1 record of the first \d+ records of in.jsonl.gz cannot be read, with this error for the first: gzip: "
+    assert done.returncode == 0 and re.search(rf"in.jsonl.gz: {what}the file ends in", said(done)), said(done)
+    assert re.search(f"# {what}", (tmp_path / "corpus.yaml").read_text()) and load_config("corpus.yaml")
 
 
 def test_documents_of_small_files_are_counted(tmp_path: Path) -> None:
