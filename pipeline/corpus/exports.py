@@ -2,8 +2,9 @@
 
 An export does not change with its corpus. Its record says from which view it was made, so that `purge` can name exports
 that hold purged documents, `gc` keeps the files that they were made from, and `status` and `plan` say which are older
-than the corpus. The place of an export is shown to people and never opened. An export to the place of an earlier one
-replaces it, because exports are written to empty folders only. Cost: one small file per export.
+than the corpus. The place of an export is shown to people and never opened; of one on a local disk, `status` looks
+whether it is still there. An export to the place of an earlier one replaces it, because exports are written to empty
+folders only. Cost: one small file per export.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from pipeline.storage.remote import is_remote, without_credentials
 from pipeline.storage.store import Store, named
 
 FOLDER = "exports"
+FINISHED = "export.json"  # in the folder of a finished export
 _RUN = r"[0-9A-Za-z.-]+"
 REMEDY = (
     "pipeline verify --repair deletes this record; the export itself stays, but no command will name it until it is "
@@ -153,6 +156,20 @@ def exports_of(store: Store) -> Exports:
         found.pop(record.place, None)
         found[record.place] = record
     return Exports(tuple(found.values()), damaged)
+
+
+def is_gone(store: Store, record: ExportRecord) -> bool:
+    """Return whether an export that was written to a local disk is not there. Other stores are not asked."""
+    remote = record.place.startswith("../") and "://" in store.url
+    if remote or "://" in record.place:
+        return False
+    try:
+        Path(os.path.realpath(store.url), record.place, FINISHED).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # nobody may look
+        return False
+    return False
 
 
 def record_paths(store: Store) -> list[str]:

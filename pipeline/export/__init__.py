@@ -24,7 +24,7 @@ from pipeline.base.errors import ConfigError, CorpusError, MissingError, Storage
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.exports import ExportRecord, is_recorded, record_export, view_digest
+from pipeline.corpus.exports import FINISHED, ExportRecord, is_recorded, record_export, view_digest
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
@@ -147,7 +147,7 @@ def export_corpus(
     try:
         with _not_purged(corpus, purged, target):  # a later purge finds the record
             record = _record(console, options.format, selection, target.url, about["written"])
-        target.write_json("export.json", _identity(options, selection) | about)
+        target.write_json(FINISHED, _identity(options, selection) | about)
     except Exception:  # a kill may come when the export is complete
         if record:
             with contextlib.suppress(Exception):  # the first error is the one to report
@@ -336,7 +336,7 @@ def _push(options: ExportOptions) -> Push | None:
 def _written_before(options: ExportOptions, selection: Selection) -> dict[str, Any] | None:
     """Return the `export.json` of the local folder if that already holds this very export, complete."""
     try:
-        found = json.loads(Path(options.to, "export.json").read_text(encoding="utf-8"))
+        found = json.loads(Path(options.to, FINISHED).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found | _identity(options, selection) == found else None

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, last_few, plain
-from pipeline.corpus.exports import exports_of, view_digest
+from pipeline.corpus.exports import FINISHED, exports_of, is_gone, view_digest
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.tombstones import purged_from
@@ -18,7 +18,8 @@ from pipeline.corpus.tombstones import purged_from
 @dataclass(frozen=True)
 class ExportState:
     """The state of an export. `older`: the corpus has changed since; `purged`: it holds documents that were purged
-    since; `damaged`: what is wrong with its record; then nothing else is known.
+    since; `gone`: it is not where it was written, on a local disk; `damaged`: what is wrong with its record; then
+    nothing else is known.
     """
 
     place: str
@@ -27,6 +28,7 @@ class ExportState:
     sentences: int
     older: bool
     purged: bool
+    gone: bool
     damaged: str | None = None
 
 
@@ -44,31 +46,37 @@ def export_states(corpus: Corpus) -> list[ExportState]:
         damaged[TOMBSTONES] = error
     now = view_digest(corpus.view), corpus.rows
     found = [
-        ExportState(one.place, one.format, one.made, one.sentences, (one.view, one.rows) != now, one.name in purged)
+        ExportState(
+            one.place, one.format, one.made, one.sentences, older=(one.view, one.rows) != now,
+            purged=one.name in purged, gone=is_gone(corpus.store, one),
+        )
         for one in exports.records
-    ]
-    return found + [ExportState(path, "", "", 0, True, False, str(error)) for path, error in damaged.items()]
+    ]  # fmt: skip
+    return found + [ExportState(path, "", "", 0, True, False, False, str(error)) for path, error in damaged.items()]
 
 
 def show_exports(console: Console, corpus: Corpus) -> bool:
     """Print a line for each of the newest exports; if there are many, rather for those that hold purged documents, and
     for damaged records. Returns False if a record is damaged.
     """
-    states = sorted(export_states(corpus), key=lambda one: (bool(one.damaged), one.purged))
+    states = sorted(export_states(corpus), key=lambda one: (bool(one.damaged), one.purged and not one.gone))
     shown, more = last_few(states, "pipeline status --json lists all exports")
     for one in shown:
         if one.damaged:
             console.print(Text(one.damaged, style="red"), soft_wrap=True)
             continue
-        state = (
-            "holds documents that were purged since: delete it, and export again"
-            if one.purged
-            else "the corpus has changed since: pipeline export makes another"
-            if one.older
-            else "up to date"
-        )
-        line = f"export {one.place} ({one.format}, {one.made[:10]}): {counted(one.sentences, 'sentence')}, {state}"
-        console.print(Text(plain(line, 500), style="yellow" if one.older or one.purged else ""), soft_wrap=True)
+        line = f"export {one.place} ({one.format}, {one.made[:10]}): {counted(one.sentences, 'sentence')}, {_said(one)}"
+        style = "yellow" if not one.gone and (one.older or one.purged) else ""
+        console.print(Text(plain(line, 500), style=style), soft_wrap=True)
     if more:
         console.print(more, markup=False, highlight=False)
     return not any(one.damaged for one in states)
+
+
+def _said(one: ExportState) -> str:
+    if one.gone:
+        copies = "; copies of it hold documents that were purged since" if one.purged else ""
+        return f"gone: this machine finds no {FINISHED} there{copies}"
+    if one.purged:
+        return "holds documents that were purged since: delete it, and export again"
+    return "the corpus has changed since: pipeline export makes another" if one.older else "up to date"

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted
+from pipeline.corpus.exports import FINISHED
 from pipeline.storage.export_target import first_of, is_hidden
 from stages.fetch import sha256_of
 
-RECORD = "export.json"
 _AGAIN = "delete the folder, and run the same command again, which exports anew"
 
 
@@ -36,11 +36,11 @@ def compare_files(console: Console, folder: str, record: Mapping[str, Any]) -> N
     """
     root = Path(folder)
     there = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-    there.pop(RECORD, None)
+    there.pop(FINISHED, None)
     files = record.get("files")
     if not isinstance(files, dict):
         console.print(
-            f"{folder}/{RECORD} is of an earlier version and does not say what the files hold: only the numbers of "
+            f"{folder}/{FINISHED} is of an earlier version and does not say what the files hold: only the numbers of "
             "their rows are compared",
             style="dim", markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
@@ -74,8 +74,8 @@ def _compare_rows(folder: str, there: Mapping[str, Path], sentences: int) -> Non
             ) from error
     if rows != sentences:
         raise CorpusError(
-            f"{folder} is not as it was written: {RECORD} says {counted(sentences, 'sentence')}, and its Parquet files "
-            f"hold {rows}; nothing is uploaded. To go on, {_AGAIN}"
+            f"{folder} is not as it was written: {FINISHED} says {counted(sentences, 'sentence')}, and its Parquet "
+            f"files hold {rows}; nothing is uploaded. To go on, {_AGAIN}"
         )
 
 

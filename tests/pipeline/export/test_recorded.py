@@ -94,6 +94,12 @@ def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, 
     run(place / "corpus.yaml")
     assert [(one["older"], one["purged"]) for one in states(place)] == [(True, True)] * 2 and len(plans(place)) == 2
     shutil.rmtree(place / "beside")
+    assert {one["place"]: one["gone"] for one in states(place)} == {
+        "../beside": True,
+        str(tmp_path / "far/away"): False,
+    }
+    shown = " ".join(said(pipeline("status", place / "out")).split())
+    assert "gone: this machine finds no export.json there; copies of it hold documents that were purged since" in shown
     export(place, place / "beside", "lcm")
     found = {one["place"]: (one["older"], one["purged"]) for one in states(place)}
     assert found == {"../beside": (False, False), str(tmp_path / "far/away"): (True, True)}
@@ -124,6 +130,7 @@ def test_of_many_exports_the_newest_are_shown(place: Path, tmp_path: Path) -> No
         assert all(one in shown for one in last) and "/exports/1 " not in shown and "/first" not in shown, shown
         assert "… and 3 more (" in shown
     assert len(states(place)) == len(plans(place, "--set", "segment.max_chars=90")) == 13
+    assert status.count("gone: this machine finds no export.json there\n") == 10 and "up to date" not in status
     create_tombstone(store, ["gone"], {}, "a test", exports=[record.name])
     status = said(pipeline("status", place / "out"))
     assert "/first" in status and "holds documents that were purged" in status and "/exports/2 " not in status
