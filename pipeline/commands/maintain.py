@@ -49,7 +49,7 @@ def verify(
     each time, and no other record. If a hundredth of all chunks is damaged, 300
     chunks find that 19 times in 20.
 
-    --share reads the files, receipts and ledger rows of every N-th chunk; share 1
+    --share reads the files, receipts and ledger rows of an N-th of the chunks; share 1
     also checks what belongs to no chunk. All shares read what the newest run needs,
     and no receipts of older runs.
 

@@ -108,14 +108,17 @@ def _files_of(store: Store, chunk: str, stages: Collection[str]) -> Iterator[str
     for stage in stages:
         yield from store.find(f"receipts/{stage}", prefix=f"{chunk[:2]}/{chunk}-")
     for family in ("documents", *layout.ROW_FAMILIES, "quarantine"):
-        yield from _attempts(store, family, [chunk])
+        yield from _attempts(store, family, [chunk], unfinished=True)
 
 
-def _attempts(store: Store, family: str, chunks: Sequence[str]) -> Iterator[str]:
-    """Yield the files of a family that belong to some chunks, also those that interrupted writes left on a disk."""
+def _attempts(store: Store, family: str, chunks: Sequence[str], unfinished: bool) -> Iterator[str]:
+    """Yield the files of a family that belong to some chunks.
+
+    `unfinished`: whether also those that interrupted writes left, which only disks and copies of them have.
+    """
     folders: dict[str, list[str]] = {family: []}  # layout 1 has them there
     for chunk in chunks:
-        names = [chunk, f".{chunk}"] if store.local else [chunk]
+        names = [chunk, f".{chunk}"] if unfinished else [chunk]
         folders[family] += names
         folders.setdefault(f"{family}/{chunk[:2]}", []).extend(names)
     for folder, names in folders.items():
@@ -167,7 +170,11 @@ def sweep(store: Store, chunks: Sequence[ChunkState], whole: bool = True) -> int
     gone = 0
     few = not whole or 2 * len(swept) < every // PAGE
     for family in sorted({family for family, _, _ in finished}):
-        listings = [_attempts(store, family, swept)] if few else (store.find(family, one) for one in prefixes(every))
+        listings = (
+            [_attempts(store, family, swept, store.local)]
+            if few
+            else (store.find(family, one) for one in prefixes(every))
+        )
         for path in itertools.chain.from_iterable(listings):
             attempt = ATTEMPT.fullmatch(path.rsplit("/", 1)[-1])
             if attempt and path not in named and (family, attempt["part"], attempt["fingerprint"]) in finished:

@@ -15,7 +15,7 @@ TEXT = """\
 This folder was made by sonar-pipeline: documents, their sentences, a SONAR embedding of each sentence, scores. It can
 be copied or moved as a whole. This text is the same in every such folder, and no program reads it.
 
-**Do not read it by globs such as `sentences/*/*.parquet`.** Results of older settings and of interrupted attempts stay
+**Do not read it by globs such as `sentences/**/*.parquet`.** Results of older settings and of interrupted attempts stay
 in the same folders until `pipeline gc --delete`, so a glob mixes stale rows with current ones and counts sentences
 several times. Which files are current is in `receipts/` and `ledger/`. These commands and classes read exactly those
 (`CORPUS` is this folder, a path or a URL):

@@ -193,12 +193,13 @@ def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
 
 
 def _unfinished(store: Store, now: float) -> Iterator[str]:
-    """Yield what killed writes left of any file but data files, of which `garbage` knows. Object stores have none."""
-    if not store.local:
-        return
+    """Yield what killed writes left of any file but data files, of which `garbage` knows.
+
+    Object stores have such files only if a corpus was copied there.
+    """
     many = _receipt_folders(store)  # which are listed piece by piece
     listings = [
-        *(partial(store.find_any, folder, ["."]) for folder in ("", layout.FITS)),
+        *(partial(store.find_any, folder, ["."]) for folder in (["", layout.FITS] if store.local else [layout.FITS])),
         *(partial(store.find_any, f"{folder}/{xx}", ["."]) for folder in many for xx in store.folders(folder)),
         *(partial(store.find, folder) for folder in _RECORDS),
     ]

@@ -34,7 +34,7 @@ from pipeline.corpus.tombstones import create_tombstone, read_tombstones
 from pipeline.maintenance.made_with import exports_made_with, indexes_made_with, models_made_with
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, is_unfinished
 
 NAMED = 20  # ids that are in no document
 SHOWN = 80  # characters of an id
@@ -162,9 +162,8 @@ def _record(
     """Write the tombstone, from which no reader shows the documents any more, and return its path."""
     path = create_tombstone(corpus.store, ids, found.hits, file, indexes, [one.name for one in exports])
     _delete_reports(corpus.store, f"{path} is written, so the documents are purged")
-    for folder in ("", *(f"{one}/" for one in corpus.store.folders("documents"))) if corpus.store.local else ():
-        for one in corpus.store.find("documents", prefix=f"{folder}."):  # of killed writes
-            corpus.store.delete(one)
+    for one in filter(is_unfinished, corpus.store.find("documents")):  # of killed writes
+        corpus.store.delete(one)
     return path
 
 

@@ -52,7 +52,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
     unreadable = int(corpus.chunks.total[f"{CHUNK}/bytes_unreadable"])
     total = f"{counted(sum(counts.values()), 'record')} in quarantine, {size(unreadable)} could not be decoded"
     console.print(
-        f"{total}; all of them: {corpus.url}/quarantine/*/*.parquet", markup=False, highlight=False, soft_wrap=True
+        f"{total}; all of them: {corpus.url}/quarantine/**/*.parquet", markup=False, highlight=False, soft_wrap=True
     )
 
 

@@ -62,7 +62,9 @@ def check_apart_from_rows(corpus: Corpus) -> list[Finding]:
     return [*wrong, *(one for name in corpus.view.fits for one in _fit(corpus, name)), *_trainings(corpus)]
 
 
-def check_chunks(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None]) -> list[Finding]:
+def check_chunks(
+    corpus: Corpus, numbers: Sequence[int], progress: Callable[[int], None], lost: bool = True
+) -> list[Finding]:
     """Return what is wrong with some chunks of a corpus: with files, receipts and ledger rows.
 
     Nothing else is read except the ledgers. Of a chunk that is not segmented, all that its receipts name is read.
@@ -71,13 +73,14 @@ def check_chunks(corpus: Corpus, numbers: Sequence[int], progress: Callable[[int
         corpus: the corpus.
         numbers: the numbers of the chunks in the view.
         progress: is told the bytes of every file that was read.
+        lost: whether ledgers that name missing receipts are reported, of whatever chunk.
 
     Returns:
         The findings; empty if all is well.
     """
     chunks = corpus.chunks
     wrong = _files(corpus.store, (chunks[number] for number in numbers), progress)
-    return [*wrong, *check_ledgers(chunks, np.asarray(numbers, np.int64))]
+    return [*wrong, *check_ledgers(chunks, np.asarray(numbers, np.int64), lost)]
 
 
 def _files(store: Store, chunks: Iterable[ChunkState], progress: Callable[[int], None]) -> list[Finding]:
@@ -240,15 +243,22 @@ def _bytes(store: Store, path: str, digest: str) -> tuple[bytes, list[str]]:
     ]
 
 
-def check_ledgers(states: States, numbers: npt.NDArray[np.int64] | None = None) -> Iterator[Finding]:
+def check_ledgers(states: States, numbers: npt.NDArray[np.int64] | None = None, lost: bool = True) -> Iterator[Finding]:
     """Compare every row that the view uses with one made again from receipts; a difference spoils the row's file.
 
-    `numbers`: of the chunks whose rows are compared, if not all; missing receipts are reported in any case. Cost: one
-    small read per receipt.
+    Cost: one small read per receipt.
+
+    Args:
+        states: the chunks of a view.
+        numbers: of the chunks whose rows are compared, if not all.
+        lost: whether missing receipts are reported, of whatever chunk.
+
+    Yields:
+        What is wrong.
     """
     store = states.store
     rows = states.rows if numbers is None else states.rows[numbers]
-    if states.gone:
+    if states.gone and lost:
         chunks = states.ledgers.columns("chunk")["chunk"].take(states.gone).to_pylist()
         for chunk in sorted(set(chunks)):
             what = f"some receipts of chunk {chunk} are missing, though a ledger vouches for them; pipeline run"

@@ -167,17 +167,20 @@ def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list
     if not any(one.blocks for one in wrong):
         corpus = Corpus(store.url)
         wrong += check_apart_from_rows(corpus) if which == 1 else []
-        numbers = range(which - 1, len(corpus.chunks), of)
-        found, read = _check_chunks(console, corpus, numbers)
+        chunks = len(corpus.chunks)
+        numbers = range(chunks * (which - 1) // of, chunks * which // of)
+        found, read = _check_chunks(console, corpus, numbers, lost=which == 1)
         wrong += found
     _say(console, wrong)
     if not wrong:
-        what = f"{counted(len(numbers), 'chunk')} of {number(len(corpus.chunks))}, {size(read)}"
+        what = f"{counted(len(numbers), 'chunk')} of {number(chunks)}, {size(read)}"
         console.print(f"Share {which} of {of} agrees with its receipts: {what}.", highlight=False)
     return wrong
 
 
-def _check_chunks(console: Console, corpus: Corpus, numbers: Sequence[int]) -> tuple[list[Finding], int]:
+def _check_chunks(
+    console: Console, corpus: Corpus, numbers: Sequence[int], lost: bool = True
+) -> tuple[list[Finding], int]:
     """Return what is wrong with some chunks, and how many bytes were read."""
     read = 0
 
@@ -188,7 +191,7 @@ def _check_chunks(console: Console, corpus: Corpus, numbers: Sequence[int]) -> t
 
     expected = total_bytes(corpus) * len(numbers) // max(1, len(corpus.chunks))
     with RowProgress(console, expected, "bytes", "read") as progress:
-        return check_chunks(corpus, numbers, add), read
+        return check_chunks(corpus, numbers, add, lost), read
 
 
 def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list[Finding]:

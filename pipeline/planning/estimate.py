@@ -20,6 +20,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.runs import is_begun
 from pipeline.corpus.states import ChunkState, States
 from pipeline.inputs import ChunkTable
 from pipeline.planning.examined import Examined, Texts, examine
@@ -30,6 +31,7 @@ from pipeline.planning.reasons import NEW
 from pipeline.planning.simulation import MeasuredCorpus, storage_of
 from pipeline.planning.workload import rate_of, worked_on
 from pipeline.storage.records import Values
+from pipeline.storage.store import Store
 from stages.segment.token_cap import cut_by_tokens, tokens_by_language
 from stages.sonar.card import load_card
 
@@ -96,7 +98,7 @@ def estimate_of(plan: Plan) -> Estimate:
         *cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name),
         *(doubts(plan.config, whole) if plan.missing_fits else ()),
         *drawn(plan.config, [one for one, work in plan.work.items() if work.left or sentences], whole),
-        *(small_parts(plan.config, whole, len(plan.chunks)) if whole == sentences else ()),
+        *(small_parts(plan.config, sentences, len(plan.chunks)) if not is_begun(Store(plan.config.output)) else ()),
     ]
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None

@@ -117,6 +117,11 @@ class ViewChange:
         """Whether a person has to agree: documents leave, or another corpus may have been meant."""
         return self.documents > 0 or self.names is not None
 
+    def like(self, other: ViewChange | None) -> bool:
+        """Return whether the same documents leave and enter as by another change."""
+        same = (self.leaving, self.entering, self.names)
+        return other is not None and same == (other.leaving, other.entering, other.names)
+
     def lines(self) -> list[str]:
         """Return the whole change, one line each."""
         found = [f"leaves: {one}" for one in self.leaving] + [f"enters: {one}" for one in self.entering]

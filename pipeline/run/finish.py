@@ -81,7 +81,13 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
 def nothing_to_do(console: Console, plan: Plan, lease: Lease) -> None:
     """Show the accounting of a corpus that is up to date, while its lock is held.
 
-    Raises `CorpusError` if it does not balance, or another process has taken over the corpus.
+    Args:
+        console: where the accounting is shown.
+        plan: the plan, which leaves nothing to do.
+        lease: the lock of the corpus.
+
+    Raises:
+        CorpusError: if the accounting does not balance, or another process has taken over the corpus.
     """
     store = Store(plan.config.output)
     older = not newest_is(store, plan.view, plan.config)

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import FITS
@@ -31,6 +31,7 @@ from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import (
     PROGRESS,
+    SUMMARY,
     RunRecord,
     check_corpus,
     is_begun,
@@ -135,22 +136,10 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
     store = Store(config.output)
     if is_begun(store):
         check_corpus(store)
-    before = last_holder(store)
-    plan, seen, change = _planned(console, config, options)
-    show_same(console, plan)
-    show_aliases(console, plan)
-    _check_consent(console, change, options)
     who = holder_info(launcher=config.launcher.kind)
-    lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
+    lease, plan, seen, change = _locked_plan(console, config, options, backend, who)
     handed_over = False
     try:
-        if before is None or lease.generation != before + 1:  # others have worked on the corpus since it was planned
-            with _kept(lease, config):
-                agreed = change.lines() if change else []
-                plan, seen, change = _planned(console, config, options)
-                if change and change.lines() != agreed:
-                    console.print("The corpus has changed since this run was planned.", highlight=False)
-                    _check_consent(console, change, options)
         if compares_ids(config):
             with _kept(lease, config):
                 compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
@@ -194,6 +183,37 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         backend.close()
         if not handed_over:
             release(lease)
+
+
+def _locked_plan(
+    console: Console, config: RunConfig, options: RunOptions, backend: Backend, who: dict[str, Any]
+) -> tuple[Lease, Plan, View, ViewChange | None]:
+    """Take the corpus's lock, and return it with the plan, the view and its change as `_planned` returns them.
+
+    A plan is made and agreed to before the lock is taken. If another command held the corpus meanwhile, it is made
+    again from the files and receipts as they are now; if other documents would leave then, all begins again.
+    """
+    store = Store(config.output)
+    while True:
+        before = last_holder(store)
+        plan, seen, change = _planned(console, config, options)
+        show_same(console, plan)
+        show_aliases(console, plan)
+        _check_consent(console, change, options)
+        lease = take_lock(store, config.launcher.lease_seconds, who, options.take_over, backend.jobs_alive)
+        if before is not None and lease.generation == before + 1:
+            return lease, plan, seen, change
+        agreed, options = change, replace(options, chunks=None)
+        try:
+            with _kept(lease, config):
+                plan, seen, change = _planned(console, config, options)
+        except BaseException:
+            release(lease)
+            raise
+        if change is None or not change.needs_consent or options.accept_removal or change.like(agreed):
+            return lease, plan, seen, change
+        release(lease)
+        console.print("The corpus has changed since this run was planned.", highlight=False)
 
 
 def _planned(console: Console, config: RunConfig, options: RunOptions) -> tuple[Plan, View, ViewChange | None]:
@@ -307,7 +327,12 @@ class _Run:
         except BaseException as error:
             self.record.close({"done": False, "failures": [*self.failures, str(error)]})
             raise
-        finish(self.console, plan, self.record, self.failures, time.monotonic() - started, self.lease)
+        try:
+            finish(self.console, plan, self.record, self.failures, time.monotonic() - started, self.lease)
+        except PipelineError as error:
+            if not self.record.store.exists(f"{self.record.folder}/{SUMMARY}"):
+                self.record.close({"done": False, "failures": [*self.failures, str(error)]})
+            raise
 
     def tell(self) -> None:
         """Record the progress for those who watch from elsewhere."""

@@ -50,7 +50,7 @@ def test_every_reason_with_some_of_its_records(make_config: MakeConfig, tmp_path
         f"  {file} line 9, byte {len(GOOD) + 69}",
         "    an earlier document of this file has the id 'good' too; the first one is kept",
         "    It works.",
-        f"8 records in quarantine, 0 B could not be decoded; all of them: {tmp_path}/out/quarantine/*/*.parquet",
+        f"8 records in quarantine, 0 B could not be decoded; all of them: {tmp_path}/out/quarantine/**/*.parquet",
     ]
     one = shown(corpus, "invalid JSON", 20)
     assert len([line for line in one if line.startswith(f"  {file}")]) == 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.coordination.leases import Lease
+from pipeline.planning.checks import load_checked
 from pipeline.run import finish
+from pipeline.run import run as module
 from pipeline.run.options import RunOptions
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
@@ -54,7 +57,7 @@ def test_documents_that_are_purged_while_a_run_asks_are_erased(tmp_path: Path) -
         purge(path)
         return True
 
-    run(path, options=RunOptions(ask=ask))
+    run(path, options=RunOptions(ask=ask, chunks=load_checked(path, []).chunks))
     out = path.parent / "out"
     assert len(asked) == 1, "what leaves is what was agreed to"
     assert list(out.glob("tombstones/*.erased")) and not holders(out, VICTIM)
@@ -90,6 +93,23 @@ def test_what_has_changed_meanwhile_is_asked_again(tmp_path: Path) -> None:
     assert len(asked) == 2 and sum(len(corpus.documents(part)) for part in corpus.parts) == 7
 
 
+def test_files_that_come_while_a_run_waits_for_the_corpus_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path / "waiting")
+    take = module.take_lock
+
+    def after_another(*of: Any) -> Lease:
+        monkeypatch.setattr(module, "take_lock", take)
+        write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
+        run(path)
+        return take(*of)
+
+    monkeypatch.setattr(module, "take_lock", after_another)
+    options = RunOptions(accept_removal=True, chunks=load_checked(path, []).chunks)
+    assert "leaves" not in run(path, options=options)
+    corpus = Corpus(str(path.parent / "out"))
+    assert sum(len(corpus.documents(part)) for part in corpus.parts) == 7
+
+
 def test_a_run_that_has_lost_the_corpus_erases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "lost")
     out = path.parent / "out"
@@ -106,6 +126,7 @@ def test_a_run_that_has_lost_the_corpus_erases_nothing(tmp_path: Path, monkeypat
         meanwhile.setattr(finish, "sweep", lose)
         with pytest.raises(CorpusError, match="another process has taken over the lock"):
             run(path)
+    assert "another process" in max(out.glob("runs/*/summary.json")).read_text()
     assert before[0] in holders(out, VICTIM) and not list(out.glob("tombstones/*.erased"))
     for one in out.glob("lock/*"):
         one.unlink()
