@@ -14,6 +14,8 @@ import contextlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -236,11 +238,12 @@ def read_ids(file: str) -> set[str]:
     """Read ids: one per line of a text file; a string or an object with `doc_id` per line of .jsonl; or doc_id of
     .parquet.
 
-    Takes any fsspec URL. Only a line feed ends a line, whatever else Unicode calls a line end, so an id that contains a
-    line feed has to be given as .jsonl or .parquet.
+    Takes any fsspec URL, and a pipe such as `<(…)`. Only a line feed ends a line, whatever else Unicode calls a line
+    end, so an id that contains a line feed has to be given as .jsonl or .parquet.
     """
     try:
-        with translate_errors(file), fsspec.open(file, "rb") as opened:
+        opener = Path(file).open if Path(file).is_fifo() else partial(fsspec.open, file)  # which seeks
+        with translate_errors(file), opener("rb") as opened:
             if file.endswith(".parquet"):
                 ids = pq.read_table(opened, columns=["doc_id"])["doc_id"].cast(pa.string()).to_pylist()
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -423,6 +424,17 @@ def test_ids_end_at_line_feeds_only(odd_ids: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done
     assert "3 found, 1 not found; the first ids of the file: 'a\\\\u2028b', 'c\\\\x85d'" in done.stdout, done.stdout
     assert set(documents(tmp_path / "out")["doc_id"].to_pylist()) == set(ODD) - {"a\u2028b", "c\x85d", "e\x0bf"}
+
+
+def test_ids_come_from_a_pipe(make_config: MakeConfig, tmp_path: Path) -> None:
+    run(make_config(autobleu=None, encode=None))
+    victim = str(documents(tmp_path / "out")["doc_id"][0])
+    reading, writing = os.pipe()
+    os.write(writing, victim.encode())
+    os.close(writing)
+    done = pipeline("purge", tmp_path / "out", "--ids", f"/dev/fd/{reading}")
+    os.close(reading)
+    assert done.returncode == 0 and victim not in documents(tmp_path / "out")["doc_id"].to_pylist(), done
 
 
 def test_ids_with_line_ends_are_given_as_jsonl_or_parquet(odd_ids: Path, tmp_path: Path) -> None:
