@@ -199,7 +199,8 @@ def _unfinished(store: Store, now: float) -> Iterator[str]:
     """
     many = _receipt_folders(store)  # which are listed piece by piece
     listings = [
-        *(partial(store.find_any, folder, ["."]) for folder in (["", layout.FITS] if store.local else [layout.FITS])),
+        *(partial(store.find_any, folder, ["."]) for folder in ([""] if store.local else [])),
+        *(partial(store.find_any, folder, ["."]) for folder in (layout.FITS, f"{layout.FITS}/rates")),
         *(partial(store.find_any, f"{folder}/{xx}", ["."]) for folder in many for xx in store.folders(folder)),
         *(partial(store.find, folder) for folder in _RECORDS),
     ]

@@ -156,7 +156,7 @@ def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list
 
     Args:
         console: where findings are shown.
-        store: the corpus; `CorpusError` is raised if it is none, or if its records cannot be read.
+        store: the corpus; `CorpusError` is raised if it is none.
         share: (which, of how many), the first being 1.
 
     Returns:
@@ -164,13 +164,15 @@ def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list
     """
     which, of = share
     wrong = check_records(store, receipts=False) if which == 1 else []
-    if not any(one.blocks for one in wrong):
-        corpus = Corpus(store.url)
+    try:
+        corpus = Corpus(store.url, store=Without(store.url, [one.path for one in wrong]))
         wrong += check_apart_from_rows(corpus) if which == 1 else []
         chunks = len(corpus.chunks)
         numbers = range(chunks * (which - 1) // of, chunks * which // of)
         found, read = _check_chunks(console, corpus, numbers, lost=which == 1)
         wrong += found
+    except CorpusError as error:
+        wrong.append(Finding("the corpus", f"cannot be read: {error}", None))
     _say(console, wrong)
     if not wrong:
         what = f"{counted(len(numbers), 'chunk')} of {number(chunks)}, {size(read)}"

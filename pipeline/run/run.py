@@ -25,7 +25,7 @@ from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
-from pipeline.coordination.lock import CANCEL, holder_info, last_holder, release, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, check_held, holder_info, last_holder, release, set_holder, take_lock
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
@@ -191,12 +191,16 @@ def _locked_plan(
     """Take the corpus's lock, and return it with the plan, the view and its change as `_planned` returns them.
 
     A plan is made and agreed to before the lock is taken. If another command held the corpus meanwhile, it is made
-    again from the files and receipts as they are now; if other documents would leave then, all begins again.
+    again from the files and receipts as they are now; if other documents would leave then, all begins again. Files that
+    were listed earlier are listed again before it is said that documents leave.
     """
     store = Store(config.output)
     while True:
         before = last_holder(store)
         plan, seen, change = _planned(console, config, options)
+        if change and change.needs_consent and options.chunks is not None:  # another run may have added files since
+            options = replace(options, chunks=None)
+            plan, seen, change = _planned(console, config, options)
         show_same(console, plan)
         show_aliases(console, plan)
         _check_consent(console, change, options)
@@ -210,7 +214,10 @@ def _locked_plan(
         except BaseException:
             release(lease)
             raise
-        if change is None or not change.needs_consent or options.accept_removal or change.like(agreed):
+        if change is None or change.like(agreed):
+            return lease, plan, seen, change
+        if not change.needs_consent or options.accept_removal:
+            show_change(console, change)
             return lease, plan, seen, change
         release(lease)
         console.print("The corpus has changed since this run was planned.", highlight=False)
@@ -254,10 +261,19 @@ def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[Run
     return config.model_copy(update=chosen), replace(plan, config=plan.config.model_copy(update=chosen)), f" ({why})"
 
 
-def _kept(lease: Lease, config: RunConfig) -> Heartbeat:
-    """Return a heartbeat for the corpus's lock during work other than the run's steps."""
+@contextlib.contextmanager
+def _kept(lease: Lease, config: RunConfig) -> Iterator[None]:
+    """Send heartbeats for the corpus's lock during work other than the run's steps.
+
+    Raises `CorpusError` if another process takes it over.
+    """
     beat = min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)
-    return Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat)
+    try:
+        with Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat):
+            yield
+    except KeyboardInterrupt:  # also what a heartbeat stops this process by
+        check_held(lease)
+        raise
 
 
 def plan_run(

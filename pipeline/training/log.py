@@ -6,17 +6,20 @@ whole, at most every few seconds (object stores cannot append).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pipeline.base.errors import PipelineError, StorageError
 from pipeline.base.formats import duration, number
-from pipeline.storage.store import Store
+from pipeline.storage.store import REMEDIES, Store
 from pipeline.training.checkpoint import is_local
 from pipeline.training.record import Started
 from pipeline.training.status import BOARD, METRICS, Numbers, read_metrics
@@ -58,14 +61,21 @@ class Log:
             self._bar.start()
         return self
 
-    def __exit__(self, *of_error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *of_error: object) -> None:
         if self._bar:
             self._bar.stop()
-        self.flush()
-        if self._board:
-            self._board.close()
-        if self._feed:
-            self._feed.end("done" if self._lines and self._lines[-1]["step"] == self._steps else "stopped")
+        with contextlib.ExitStack() as stack:  # all is closed, even if something cannot be written
+            if kind:  # which is the error to report
+                stack.enter_context(contextlib.suppress(PipelineError))
+            if self._feed:
+                stack.callback(self._feed.end, "done" if self._ended else "stopped")
+            if self._board:
+                stack.callback(self._board.close)
+            self.flush()
+
+    @property
+    def _ended(self) -> bool:
+        return bool(self._lines) and self._lines[-1]["step"] == self._steps
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
         """Log the numbers of a step.
@@ -114,25 +124,44 @@ class _Board:
         self._store, self._run = store, run
         self._here, self._folder = is_local(store.url), tempfile.TemporaryDirectory()
         place = str(fsspec.core.url_to_fs(f"{store.url}/{run}/{BOARD}")[1]) if self._here else self._folder.name
-        self._writer = SummaryWriter(place, purge_step=done + 1)
+        with self._telling():
+            self._writer = SummaryWriter(place, purge_step=done + 1)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Raise `StorageError` where TensorBoard cannot write."""
+        try:
+            yield
+        except OSError as error:
+            todo = REMEDIES.get(error.errno or 0, "fix that")
+            where = f"{self._store.url}/{self._run}/{BOARD}" if self._here else self._folder.name
+            raise StorageError(
+                f"cannot write TensorBoard's files in {where}: {error.strerror or error}; {todo}, then run the same "
+                "command again, or leave tensorboard out of train.trackers"
+            ) from error
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
         """Log numbers after `step` steps."""
-        for name, value in numbers.items():
-            if value is not None:
-                self._writer.add_scalar(f"{kind}/{name}", value, step)
+        with self._telling():
+            for name, value in numbers.items():
+                if value is not None:
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
 
     def flush(self) -> None:
         """Write the files."""
-        self._writer.flush()
+        with self._telling():
+            self._writer.flush()
         if not self._here:
             for file in Path(self._folder.name).iterdir():
                 self._store.write(f"{self._run}/{BOARD}/{file.name}", file.read_bytes())
 
     def close(self) -> None:
         """Close the files."""
-        self._writer.close()
-        self._folder.cleanup()
+        try:
+            with self._telling():
+                self._writer.close()
+        finally:
+            self._folder.cleanup()
 
 
 def _note(numbers: Numbers, short: bool = False) -> str:

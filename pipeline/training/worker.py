@@ -8,6 +8,7 @@ SIGINT and SIGUSR2 ask all processes to finish the step, save and end with code 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -94,7 +95,8 @@ def work(console: Console, url: str, run: str, patience: float | None = None) ->
     except AwayError:  # another try may succeed
         raise
     except PipelineError as error:
-        record_failure(store, run, str(error))
+        with contextlib.suppress(PipelineError):  # on a full disk: the first error is the one to report
+            record_failure(store, run, str(error))
         raise
 
 

@@ -81,8 +81,9 @@ def test_what_killed_writes_left_of_any_file_goes_after_a_day(make_config: MakeC
     run(make_config(autobleu=None, encode=None))
     out = tmp_path / "out"
     named = [out / "README.md", *(max(out.glob(one)) for one in ("chunks/*/*", "receipts/*/*/*", "runs/*/view.json"))]
-    left = [one.with_name(f".{one.name}.0123abcd.tmp") for one in [*named, out / "fits/decoder.01234567-000.json"]]
-    (out / "fits").mkdir(exist_ok=True)
+    fits = ("fits/decoder.01234567-000.json", "fits/rates/fragility.json")
+    left = [one.with_name(f".{one.name}.0123abcd.tmp") for one in [*named, *(out / one for one in fits)]]
+    (out / "fits/rates").mkdir(parents=True, exist_ok=True)
     for one in left:
         one.write_bytes(b"half a fi")
     assert find_garbage(Corpus(str(out))).why == {}, "it may be being written"

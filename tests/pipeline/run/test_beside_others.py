@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,58 @@ def test_what_has_changed_meanwhile_is_asked_again(tmp_path: Path) -> None:
         run(path, options=RunOptions(ask=ask))
     corpus = Corpus(str(path.parent / "out"))
     assert len(asked) == 2 and sum(len(corpus.documents(part)) for part in corpus.parts) == 7
+
+
+@pytest.mark.parametrize("accept", [True, False])
+def test_files_that_another_run_adds_after_they_were_listed_stay(tmp_path: Path, accept: bool) -> None:
+    """The command lists the inputs when it checks them, which may be long before the run begins."""
+    path = made(tmp_path / "listed")
+    options = RunOptions(accept_removal=accept, chunks=load_checked(path, []).chunks)
+    write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
+    run(path)
+    assert "leaves" not in run(path, options=options)
+    corpus = Corpus(str(path.parent / "out"))
+    assert sum(len(corpus.documents(part)) for part in corpus.parts) == 7
+
+
+def test_what_leaves_by_the_second_plan_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path / "told")
+    take = module.take_lock
+
+    def after_another(*of: Any) -> Lease:
+        monkeypatch.setattr(module, "take_lock", take)
+        write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
+        run(path)
+        (path.parent / "c.jsonl").unlink()
+        return take(*of)
+
+    monkeypatch.setattr(module, "take_lock", after_another)
+    assert "leaves: input" in run(path, options=RunOptions(accept_removal=True))
+
+
+def test_who_loses_the_corpus_while_planning_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made(tmp_path / "taken")
+    take, planned = module.take_lock, module.plan_run
+
+    def after_another(*of: Any) -> Lease:
+        run(path)
+        lease = take(*of)
+
+        def lose(*of: Any) -> Any:
+            lease.store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
+            time.sleep(60)  # until the heartbeat stops it
+            return planned(*of)
+
+        monkeypatch.setattr(module, "plan_run", lose)
+        return lease
+
+    def again(*of: Any) -> Lease:
+        monkeypatch.setattr(module, "take_lock", take)
+        return after_another(*of)
+
+    monkeypatch.setattr(module, "take_lock", again)
+    with pytest.raises(CorpusError, match="another process has taken over the lock"):
+        run(path, "launcher.lease_seconds=2")
 
 
 def test_files_that_come_while_a_run_waits_for_the_corpus_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

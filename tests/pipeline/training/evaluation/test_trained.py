@@ -11,10 +11,12 @@ from rich.console import Console
 
 from pipeline.base.errors import StorageError
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate
-from pipeline.training.evaluation.trained import check_can_write
+from pipeline.training.evaluation.trained import check_can_write, places_of
 from pipeline.training.status import EVALUATION
-from tests.pipeline.training.evaluation.corpora import make_corpus
+from stages.lcm.card import LcmCard
+from tests.pipeline.training.evaluation.corpora import make_corpus, write_model
 from tests.support.rights import without_rights_of_root
+from tests.support.trainings import CARD
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(tmp_path: Path) -> None:
@@ -34,3 +36,11 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_computed(tmp
             folder.chmod(0o700)
             if folder != model:
                 folder.rmdir()
+
+
+def test_models_are_named_as_status_names_them(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, {"validation": 0.3, "test": 0.3})
+    write_model(corpus, "a", LcmCard.model_validate(CARD))
+    place = f"{corpus.url}/train/a"
+    assert places_of(corpus, ("a", "train/a", "elsewhere/train/a")) == [place, "elsewhere/train/a"]
+    assert places_of(corpus, ()) == [place]
