@@ -116,7 +116,7 @@ def locked(
             yield lease
     except BaseException as error:  # KeyboardInterrupt, or what a prompt makes of it
         if heart.stopped:
-            raise _lost(lease) from error
+            raise lost(lease) from error
         raise
     finally:
         release(lease)
@@ -150,10 +150,11 @@ def release(lease: Lease) -> None:
 def check_held(lease: Lease) -> None:
     """Raise `CorpusError` if another process has taken over a lock, as after this one was suspended."""
     if not lease.beat():
-        raise _lost(lease)
+        raise lost(lease)
 
 
-def _lost(lease: Lease) -> CorpusError:
+def lost(lease: Lease) -> CorpusError:
+    """Return the error of a process whose lock another one has taken over."""
     return CorpusError(
         f"{lease.store.url}: another process has taken over the lock, so this one has stopped and changes nothing "
         "more; when the other is done, run the same command again"

@@ -195,7 +195,7 @@ def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
 def _unfinished(store: Store, now: float) -> Iterator[str]:
     """Yield what killed writes left of any file but data files, of which `garbage` knows.
 
-    Object stores have such files only if a corpus was copied there.
+    Object stores have such files only if a corpus was copied there; beside corpus.json they are not looked for there.
     """
     many = _receipt_folders(store)  # which are listed piece by piece
     listings = [

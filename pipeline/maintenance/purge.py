@@ -238,8 +238,8 @@ def read_ids(file: str) -> set[str]:
     """Read ids: one per line of a text file; a string or an object with `doc_id` per line of .jsonl; or doc_id of
     .parquet.
 
-    Takes any fsspec URL, and a pipe such as `<(…)`. Only a line feed ends a line, whatever else Unicode calls a line
-    end, so an id that contains a line feed has to be given as .jsonl or .parquet.
+    Takes any fsspec URL, and a pipe of text such as `<(…)`. Only a line feed ends a line, whatever else Unicode calls a
+    line end, so an id that contains a line feed has to be given as .jsonl or .parquet.
     """
     try:
         opener = Path(file).open if Path(file).is_fifo() else partial(fsspec.open, file)  # which seeks

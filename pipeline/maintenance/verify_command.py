@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, StorageError
 from pipeline.base.formats import counted, number, size
 from pipeline.base.messages import warn
 from pipeline.config.run_config import RunConfig
@@ -156,7 +156,7 @@ def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list
 
     Args:
         console: where findings are shown.
-        store: the corpus; `CorpusError` is raised if it is none.
+        store: the corpus.
         share: (which, of how many), the first being 1.
 
     Returns:
@@ -164,15 +164,18 @@ def verify_share(console: Console, store: Store, share: tuple[int, int]) -> list
     """
     which, of = share
     wrong = check_records(store, receipts=False) if which == 1 else []
-    try:
-        corpus = Corpus(store.url, store=Without(store.url, [one.path for one in wrong]))
-        wrong += check_apart_from_rows(corpus) if which == 1 else []
-        chunks = len(corpus.chunks)
-        numbers = range(chunks * (which - 1) // of, chunks * which // of)
-        found, read = _check_chunks(console, corpus, numbers, lost=which == 1)
-        wrong += found
-    except CorpusError as error:
-        wrong.append(Finding("the corpus", f"cannot be read: {error}", None))
+    if not any(one.blocks for one in wrong):
+        try:
+            corpus = Corpus(store.url, store=Without(store.url, [one.path for one in wrong]))
+            wrong += check_apart_from_rows(corpus) if which == 1 else []
+            chunks = len(corpus.chunks)
+            numbers = range(chunks * (which - 1) // of, chunks * which // of)
+            found, read = _check_chunks(console, corpus, numbers, lost=which == 1)
+            wrong += found
+        except StorageError:  # a store that is away is no damage
+            raise
+        except CorpusError as error:
+            wrong.append(Finding("the corpus", f"cannot be read: {error}", None))
     _say(console, wrong)
     if not wrong:
         what = f"{counted(len(numbers), 'chunk')} of {number(chunks)}, {size(read)}"
@@ -202,6 +205,8 @@ def _check_rows(console: Console, store: Store, hidden: Collection[str]) -> list
         corpus = Corpus(store.url, store=Without(store.url, hidden))
         with RowProgress(console, total_bytes(corpus), "bytes", "read") as progress:
             found = check(corpus, progress.add)
+    except StorageError:
+        raise
     except CorpusError as error:
         found = [Finding("the corpus", f"cannot be read: {error}", None)]
     _say(console, found)

@@ -25,7 +25,7 @@ from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
-from pipeline.coordination.lock import CANCEL, check_held, holder_info, last_holder, release, set_holder, take_lock
+from pipeline.coordination.lock import CANCEL, holder_info, last_holder, lost, release, set_holder, take_lock
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
@@ -192,13 +192,13 @@ def _locked_plan(
 
     A plan is made and agreed to before the lock is taken. If another command held the corpus meanwhile, it is made
     again from the files and receipts as they are now; if other documents would leave then, all begins again. Files that
-    were listed earlier are listed again before it is said that documents leave.
+    were listed earlier are listed again if documents would leave or enter.
     """
     store = Store(config.output)
     while True:
         before = last_holder(store)
         plan, seen, change = _planned(console, config, options)
-        if change and change.needs_consent and options.chunks is not None:  # another run may have added files since
+        if change and change.lines() and options.chunks is not None:  # perhaps by another run since they were listed
             options = replace(options, chunks=None)
             plan, seen, change = _planned(console, config, options)
         show_same(console, plan)
@@ -268,11 +268,13 @@ def _kept(lease: Lease, config: RunConfig) -> Iterator[None]:
     Raises `CorpusError` if another process takes it over.
     """
     beat = min(BEAT_SECONDS, config.launcher.lease_seconds / BEATS)
+    heart = Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat)
     try:
-        with Heartbeat(lambda: None if lease.beat() else "taken over by another run", beat):
+        with heart:
             yield
-    except KeyboardInterrupt:  # also what a heartbeat stops this process by
-        check_held(lease)
+    except KeyboardInterrupt:
+        if heart.stopped:
+            raise lost(lease) from None
         raise
 
 

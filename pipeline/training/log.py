@@ -64,18 +64,26 @@ class Log:
     def __exit__(self, kind: type[BaseException] | None, *of_error: object) -> None:
         if self._bar:
             self._bar.stop()
-        with contextlib.ExitStack() as stack:  # all is closed, even if something cannot be written
-            if kind:  # which is the error to report
-                stack.enter_context(contextlib.suppress(PipelineError))
-            if self._feed:
-                stack.callback(self._feed.end, "done" if self._ended else "stopped")
-            if self._board:
-                stack.callback(self._board.close)
-            self.flush()
+        first: PipelineError | None = None
+        for close in (
+            self.flush,
+            self._close_board,
+            self._end_feed,
+        ):  # all of them, even if something cannot be written
+            try:
+                close()
+            except PipelineError as error:
+                first = first or error
+        if first and not kind:  # otherwise the error that is under way is the one to report
+            raise first
 
-    @property
-    def _ended(self) -> bool:
-        return bool(self._lines) and self._lines[-1]["step"] == self._steps
+    def _close_board(self) -> None:
+        if self._board:
+            self._board.close()
+
+    def _end_feed(self) -> None:
+        if self._feed:
+            self._feed.end("done" if self._lines and self._lines[-1]["step"] == self._steps else "stopped")
 
     def see(self, kind: str, step: int, numbers: Numbers) -> None:
         """Log the numbers of a step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,13 +59,13 @@ class Trained:
 
 
 def places_of(corpus: Corpus, asked: tuple[str, ...]) -> list[str]:
-    """Return the folders of models: trainings of the corpus, as NAME or train/NAME, models that ship, or paths; without
-    any, all trainings that hold a model.
+    """Return the folders of models: trainings of the corpus, as NAME or train/NAME, models that ship, or paths (of a
+    folder train/NAME of the working directory, ./train/NAME); without any, all trainings that hold a model.
     """
     here = [one.run.rpartition("/")[2] for one in training_statuses(corpus.store) if one.holds_model]
     base = corpus.store.url.rstrip("/")
     shipped = trained_lcms()
-    names = [one.removeprefix("train/") if one.removeprefix("train/") in here else one for one in asked or here]
+    names = [re.sub(r"^train/([^/]+)/?$", r"\1", one) for one in asked or here]
     return [
         one if "/" in one else shipped[one] if one in shipped and one not in here else f"{base}/train/{one}"
         for one in dict.fromkeys(names)

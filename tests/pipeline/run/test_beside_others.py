@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,16 @@ def test_files_that_another_run_adds_after_they_were_listed_stay(tmp_path: Path,
     assert sum(len(corpus.documents(part)) for part in corpus.parts) == 7
 
 
+def test_documents_that_another_run_let_go_do_not_come_back(tmp_path: Path) -> None:
+    path = made(tmp_path / "gone")
+    options = RunOptions(chunks=load_checked(path, []).chunks)
+    (path.parent / "b.jsonl").unlink()
+    run(path, options=RunOptions(accept_removal=True))
+    assert "enters" not in run(path, options=options)
+    corpus = Corpus(str(path.parent / "out"))
+    assert sum(len(corpus.documents(part)) for part in corpus.parts) == 3
+
+
 def test_what_leaves_by_the_second_plan_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "told")
     take = module.take_lock
@@ -142,8 +153,12 @@ def test_who_loses_the_corpus_while_planning_is_told_so(tmp_path: Path, monkeypa
         return after_another(*of)
 
     monkeypatch.setattr(module, "take_lock", again)
-    with pytest.raises(CorpusError, match="another process has taken over the lock"):
-        run(path, "launcher.lease_seconds=2")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command line has it
+    try:
+        with pytest.raises(CorpusError, match="another process has taken over the lock"):
+            run(path, "launcher.lease_seconds=2")
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_files_that_come_while_a_run_waits_for_the_corpus_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

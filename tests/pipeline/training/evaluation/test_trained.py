@@ -42,5 +42,10 @@ def test_models_are_named_as_status_names_them(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, {"validation": 0.3, "test": 0.3})
     write_model(corpus, "a", LcmCard.model_validate(CARD))
     place = f"{corpus.url}/train/a"
-    assert places_of(corpus, ("a", "train/a", "elsewhere/train/a")) == [place, "elsewhere/train/a"]
+    assert places_of(corpus, ("a", "train/a", "elsewhere/train/a", "./train/b")) == [
+        place,
+        "elsewhere/train/a",
+        "./train/b",
+    ]
+    assert places_of(corpus, ("train/b",)) == [f"{corpus.url}/train/b"], "which is told as missing there"
     assert places_of(corpus, ()) == [place]
