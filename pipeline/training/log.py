@@ -64,12 +64,8 @@ class Log:
     def __exit__(self, kind: type[BaseException] | None, *of_error: object) -> None:
         if self._bar:
             self._bar.stop()
-        first: PipelineError | None = None
-        for close in (
-            self.flush,
-            self._close_board,
-            self._end_feed,
-        ):  # all of them, even if something cannot be written
+        first: PipelineError | None = None  # all is closed, even if something cannot be written
+        for close in (self.flush, self._close_board, self._end_feed):
             try:
                 close()
             except PipelineError as error:
