@@ -12,13 +12,13 @@ folder (by pieces, if there are many parts), and every receipt of the view.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 import numpy as np
 from rich.console import Console
@@ -197,18 +197,13 @@ def _unfinished(store: Store, now: float) -> Iterator[str]:
 
     Object stores have such files only if a corpus was copied there; beside corpus.json they are not looked for there.
     """
-    many = _receipt_folders(store)  # which are listed piece by piece
-    listings = [
-        *(partial(store.find_any, folder, ["."]) for folder in ([""] if store.local else [])),
-        *(partial(store.find_any, folder, ["."]) for folder in (layout.FITS, f"{layout.FITS}/rates")),
-        *(partial(store.find_any, f"{folder}/{xx}", ["."]) for folder in many for xx in store.folders(folder)),
-        *(partial(store.find, folder) for folder in _RECORDS),
-    ]
-    for listed in listings:
-        for path in filter(is_unfinished, listed()):
-            with contextlib.suppress(MissingError):  # it got its name meanwhile
-                if now - store.modified(path) > _UNFINISHED_SECONDS:
-                    yield path
+    receipts = (f"{folder}/{xx}" for folder in _receipt_folders(store) for xx in store.folders(folder))
+    flat = itertools.chain([""] if store.local else [], (layout.FITS, f"{layout.FITS}/rates"), receipts)
+    listings = itertools.chain((store.find_any(folder, ["."]) for folder in flat), map(store.find, _RECORDS))
+    for path in filter(is_unfinished, itertools.chain.from_iterable(listings)):
+        with contextlib.suppress(MissingError):  # it got its name meanwhile
+            if now - store.modified(path) > _UNFINISHED_SECONDS:
+                yield path
 
 
 def _why(folder: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ import pytest
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.coordination.leases import Lease
+from pipeline.corpus.states import ChunkState
 from pipeline.planning.checks import load_checked
 from pipeline.run import finish
 from pipeline.run import run as module
 from pipeline.run.options import RunOptions
+from pipeline.storage.store import Store
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.runs import run
@@ -47,6 +50,24 @@ def holders(out: Path, doc_id: str) -> list[str]:
     """The files that hold a document."""
     found = (out / "documents").rglob("*.parquet")
     return [file.name for file in found if doc_id in pq.read_table(file)["doc_id"].to_pylist()]
+
+
+def take_away(out: Path) -> None:
+    """Take the lock of a corpus from its holder."""
+    lease = Lease.of(Store(str(out)), f"lock/{max(one.name for one in out.glob('lock/*.lease'))}")
+    lease.store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
+
+
+def before_the_lock(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen between the next run's first plan and its lock."""
+    take = module.take_lock
+
+    def later(*of: Any) -> Lease:
+        monkeypatch.setattr(module, "take_lock", take)
+        happens()
+        return take(*of)
+
+    monkeypatch.setattr(module, "take_lock", later)
 
 
 def test_documents_that_are_purged_while_a_run_asks_are_erased(tmp_path: Path) -> None:
@@ -119,40 +140,28 @@ def test_documents_that_another_run_let_go_do_not_come_back(tmp_path: Path) -> N
 
 def test_what_leaves_by_the_second_plan_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "told")
-    take = module.take_lock
 
-    def after_another(*of: Any) -> Lease:
-        monkeypatch.setattr(module, "take_lock", take)
+    def another() -> None:
         write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
         run(path)
         (path.parent / "c.jsonl").unlink()
-        return take(*of)
 
-    monkeypatch.setattr(module, "take_lock", after_another)
+    before_the_lock(monkeypatch, another)
     assert "leaves: input" in run(path, options=RunOptions(accept_removal=True))
 
 
 def test_who_loses_the_corpus_while_planning_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "taken")
-    take, planned = module.take_lock, module.plan_run
 
-    def after_another(*of: Any) -> Lease:
+    def lose(*of: Any) -> None:
+        take_away(path.parent / "out")
+        time.sleep(60)  # until the heartbeat stops it
+
+    def another() -> None:
         run(path)
-        lease = take(*of)
+        monkeypatch.setattr(module, "plan_run", lose)  # by which the run plans again
 
-        def lose(*of: Any) -> Any:
-            lease.store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
-            time.sleep(60)  # until the heartbeat stops it
-            return planned(*of)
-
-        monkeypatch.setattr(module, "plan_run", lose)
-        return lease
-
-    def again(*of: Any) -> Lease:
-        monkeypatch.setattr(module, "take_lock", take)
-        return after_another(*of)
-
-    monkeypatch.setattr(module, "take_lock", again)
+    before_the_lock(monkeypatch, another)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command line has it
     try:
         with pytest.raises(CorpusError, match="another process has taken over the lock"):
@@ -163,15 +172,12 @@ def test_who_loses_the_corpus_while_planning_is_told_so(tmp_path: Path, monkeypa
 
 def test_files_that_come_while_a_run_waits_for_the_corpus_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(tmp_path / "waiting")
-    take = module.take_lock
 
-    def after_another(*of: Any) -> Lease:
-        monkeypatch.setattr(module, "take_lock", take)
+    def another() -> None:
         write_jsonl(path.parent / "c.jsonl", sample_documents("libreoffice-eng", 7)[6:])
         run(path)
-        return take(*of)
 
-    monkeypatch.setattr(module, "take_lock", after_another)
+    before_the_lock(monkeypatch, another)
     options = RunOptions(accept_removal=True, chunks=load_checked(path, []).chunks)
     assert "leaves" not in run(path, options=options)
     corpus = Corpus(str(path.parent / "out"))
@@ -185,10 +191,9 @@ def test_a_run_that_has_lost_the_corpus_erases_nothing(tmp_path: Path, monkeypat
     before, sweep = holders(out, VICTIM), finish.sweep
     assert len(before) == 1
 
-    def lose(*of: object) -> int:
-        lease = Lease.of(Corpus(str(out)).store, f"lock/{max(one.name for one in out.glob('lock/*.lease'))}")
-        lease.store.create(replace(lease, generation=lease.generation + 1).path, b"{}")
-        return sweep(*of)  # type: ignore[arg-type]  # as it was called
+    def lose(store: Store, chunks: Sequence[ChunkState]) -> int:
+        take_away(out)
+        return sweep(store, chunks)
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(finish, "sweep", lose)

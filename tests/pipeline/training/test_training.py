@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import os
@@ -21,7 +20,7 @@ import torch
 from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
-from pipeline.base.errors import ConfigError, CorpusError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
@@ -493,25 +492,3 @@ def test_a_model_is_read_back(corpus: Path) -> None:
         trained(corpus, "strange", model=wide, init_from=str(folder(corpus, "kept")))
     with pytest.raises(CorpusError, match=r"holds no trained model; those of this corpus: .*train/kept"):
         load_model(str(folder(corpus, "none")))
-
-
-def test_a_full_disk_is_told_by_the_file_that_could_not_be_written_first(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorBoard's own error names no file, and the record of the failure cannot be written either."""
-
-    def full(*of: object, **more: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def nor_that(store: Store, run: str, why: str) -> None:
-        raise StorageError(f"cannot write {run}/failed.txt")
-
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", full)
-    with pytest.raises(StorageError, match=r"train/full/tensorboard: No space left on device; make space on that disk"):
-        trained(corpus, "full", steps=2, trackers=["tensorboard"])
-    assert "No space left" in (folder(corpus, "full") / "failed.txt").read_text()
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.flush", full)
-    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.close", full)
-    monkeypatch.setattr("pipeline.training.worker.record_failure", nor_that)
-    with pytest.raises(StorageError, match="TensorBoard's files"):
-        trained(corpus, "full", steps=2, trackers=["tensorboard"])
