@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.commands.options import AsJson, CorpusPlace, err, load, open_corpus, out
+from pipeline.commands.options import AsJson, CorpusPlace, err, load, open_corpus, out, share_of
 
 
 def inspect(
@@ -161,6 +161,10 @@ def export(
     replace: Annotated[
         bool, typer.Option("--replace", help="for --push: in place of what the repository holds")
     ] = False,
+    share: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="for parquet, lcm: write only the I-th of N shares; the last completes it"),
+    ] = None,
 ) -> None:
     """Write the selected sentences for other programs, or in the layout of another project's trainer.
 
@@ -190,6 +194,9 @@ def export(
     numbers as Python lists, 10 kB per sentence on disk, so it suits small corpora
     such as TinyStories.
 
+    --share has N processes, for instance an array of SLURM jobs, write an export to one
+    folder. One that was killed or failed is repeated; whichever is last completes it.
+
     `pipeline select` shows which sentences are written. A document that lost
     sentences is written in pieces, unless select.broken says otherwise.
 
@@ -205,6 +212,8 @@ def export(
 
       pipeline export runs/sample --format lcm --to s3://mine/lcm
 
+      pipeline export runs/sample --format lcm --to s3://mine/lcm --share 3/100
+
       pipeline export runs/sample --format sonar-llm --to sonar_embeddings
         --where "autobleu is not null and autobleu >= 30"
     """
@@ -215,7 +224,10 @@ def export(
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view) if kind == "lcm" else None
     rules = SelectOptions(where, broken, min_sentences)
-    options = ExportOptions(kind, to, rules, vectors, row_group_rows, shard_mb, licence, push, private, replace)
+    one_share = share_of(share) if share is not None else None
+    options = ExportOptions(
+        kind, to, rules, vectors, row_group_rows, shard_mb, licence, push, private, replace, one_share
+    )
     draw = None
     if kind == "hub":
         from pipeline.quality.report.dataset import dataset_plots

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pipeline.base.errors import ConfigError
-from pipeline.commands.options import AsJson, CorpusPlace, load, open_corpus, out
+from pipeline.commands.options import AsJson, CorpusPlace, load, open_corpus, out, share_of
 
 
 def verify(
@@ -87,7 +86,7 @@ def verify(
         raise ConfigError(f"{option} only reads: leave out --repair and --compare, which read everything")
     if sample is not None and share is not None:
         raise ConfigError("--sample and --share exclude each other; give one of them")
-    one_share = _share(share) if share is not None else None
+    one_share = share_of(share) if share is not None else None
     if compare:
         one, other = open_corpus(where), open_corpus(compare)
         if as_json:
@@ -113,14 +112,6 @@ def verify(
         fine = not wrong
     if not fine:
         raise typer.Exit(1)
-
-
-def _share(text: str) -> tuple[int, int]:
-    """Parse `3/100`. Raises `ConfigError` for anything else."""
-    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
-    if not found or int(found[1]) > int(found[2]):
-        raise ConfigError(f"--share {text}: give which of how many shares, for instance 3/100; the first is 1")
-    return int(found[1]), int(found[2])
 
 
 def gc(

@@ -322,3 +322,11 @@ def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
         raise typer.Exit(130) from None
     if not done:
         raise typer.Exit(1)
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """Parse `3/100`. Raises `ConfigError` for anything else."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise ConfigError(f"--share {text}: give which of how many shares, for instance 3/100; the first is 1")
+    return int(found[1]), int(found[2])

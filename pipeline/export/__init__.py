@@ -25,6 +25,7 @@ from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.exports import FINISHED, ExportRecord, is_recorded, record_export, view_digest
+from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
@@ -35,11 +36,13 @@ from pipeline.export.hub.header import LICENCES
 from pipeline.export.hub.push import Push
 from pipeline.export.hub.unchanged import compare_files
 from pipeline.export.lance_dataset import write_lance
-from pipeline.export.lcm import write_lcm
+from pipeline.export.lcm import write_lcm, write_lcm_cards
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
+from pipeline.export.shares import FORMATS as SHARED
+from pipeline.export.shares import Shares, check_share, is_finished
 from pipeline.export.webdataset import SHARD_MB, write_webdataset
-from pipeline.export.wide import ROW_GROUP_ROWS, write_wide
+from pipeline.export.wide import ROW_GROUP_ROWS, query, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
@@ -73,6 +76,7 @@ class ExportOptions:
     push: str | None = None  # the dataset repository to upload to, for the format hub
     private: bool = False  # whether it is made private
     replace: bool = False  # whether its other files go
+    share: tuple[int, int] | None = None  # (which, of how many), the first being 1; None: this process writes all
 
 
 def export_corpus(
@@ -109,6 +113,8 @@ def export_corpus(
     _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
+    if options.share:
+        check_share(options.share, options.format)
     needed = {"hub": ("report", *(("hub",) if options.push else ())), "lance": ("lance",)}.get(options.format, ())
     if lacking := missing_extras(needed):
         raise ConfigError(lacking)
@@ -128,24 +134,74 @@ def export_corpus(
             console.print(f"{options.to} is complete; it is uploaded as it is", markup=False, highlight=False)
             push.upload(console)
             return
-    target = ExportTarget(options.to, corpus.url)
+    beside = (FINISHED, *SHARED[options.format]) if options.share else ()
+    target = ExportTarget(options.to, corpus.url, options.share, beside)
     purged = corpus.tombstones.paths
+    if options.share:
+        _export_share(console, selection, target, options, vectors, scaler)
+        return
     with target.claimed(), _not_purged(corpus, purged, target):
-        _whole(console, corpus)
-        with RowProgress(console, corpus.rows) as progress:
-            counts = selection.count(progress)
-        show_selection(console, selection, counts)
-        if not counts.kept:
-            raise CorpusError(
-                "the selection keeps no sentence; the table above says what removes them; nothing is written"
-            )
-        with RowProgress(console, counts.kept, "sentences", "written") as progress:
-            written = _write(selection, target, options, vectors, counts, progress, scaler, draw)
-        _balance(counts, written)
+        counts, written = _written(console, selection, target, options, vectors, draw)
+        if options.format == "lcm":
+            write_lcm_cards(corpus.view.name, target, written, scaler)
+    _complete(console, selection, target, options, counts, written)
+    if push:
+        push.upload(console)
+
+
+def _export_share(
+    console: Console,
+    selection: Selection,
+    target: ExportTarget,
+    options: ExportOptions,
+    vectors: str,
+    scaler: RobustScaler | None,
+) -> None:
+    """Write a share of an export unless it is there, and complete the export if all others are."""
+    corpus, purged, share = selection.corpus, selection.corpus.tombstones.paths, options.share or (1, 1)
+    shares = Shares(target, share, _identity(options, selection) | {"purged": fingerprint(sorted(purged))})
+    name = f"share {share[0]} of {share[1]}"
+    if not target.holds(FINISHED):
+        if share[0] in shares.there():
+            _say(console, f"{name} is written already")
+        else:
+            with target.claimed(), _not_purged(corpus, purged, target):
+                counts, written = _written(console, selection.share(*share), target, options, vectors, None)
+            shares.note(counts, written)
+            _say(console, f"{name}: {_amount(written, target)}")
+    if target.holds(FINISHED):
+        if not is_finished(target, _identity(options, selection)):
+            raise ConfigError(f"--to {options.to} holds another export, which is finished; give a new folder")
+        _say(console, f"{target.url} is complete")
+        return
+    notes = shares.there()
+    if len(notes) < share[1]:
+        missing = [str(which) for which in range(1, share[1] + 1) if which not in notes]
+        shown = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
+        _say(console, f"{counted(len(missing), 'share')} to be written ({shown}); the last one completes the export")
+        return
+    with target.completed():
+        counts, written = shares.together(notes)
+        if options.format == "lcm":
+            write_lcm_cards(corpus.view.name, target, written, scaler)
+        _complete(console, selection, target, options, counts, written)
+        shares.forget()
+
+
+def _complete(
+    console: Console,
+    selection: Selection,
+    target: ExportTarget,
+    options: ExportOptions,
+    counts: Counts,
+    written: Written,
+) -> None:
+    """Record an export in its corpus, write its `export.json`, and say what it holds."""
+    corpus = selection.corpus
     about = _about(counts, written) | {"files": dict(sorted(target.written.items()))}
     record = None
     try:
-        with _not_purged(corpus, purged, target):  # a later purge finds the record
+        with _not_purged(corpus, corpus.tombstones.paths, target):  # a later purge finds the record
             record = _record(console, options.format, selection, target.url, about["written"])
         target.write_json(FINISHED, _identity(options, selection) | about)
     except Exception:  # a kill may come when the export is complete
@@ -153,16 +209,40 @@ def export_corpus(
             with contextlib.suppress(Exception):  # the first error is the one to report
                 corpus.store.delete(record.path)
         raise
-    console.print(
-        f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')} written to {target.url} "
-        f"({counted(written.files, 'file')}, {size(written.bytes)})",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(written.next_step, markup=False, highlight=False, soft_wrap=True)
-    if push:
-        push.upload(console)
+    _say(console, _amount(written, target))
+    _say(console, query(target) if options.format == "parquet" else written.next_step)
+
+
+def _amount(written: Written, target: ExportTarget) -> str:
+    rows = f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')}"
+    return f"{rows} written to {target.url} ({counted(written.files, 'file')}, {size(written.bytes)})"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _written(
+    console: Console,
+    selection: Selection,
+    target: ExportTarget,
+    options: ExportOptions,
+    vectors: str,
+    draw: Draw | None,
+) -> tuple[Counts, Written]:
+    """Write all files of a selection but its cards and `export.json`. Raises `CorpusError` if it keeps no sentence,
+    unless it is a share.
+    """
+    _whole(console, selection)
+    with RowProgress(console, selection.corpus.rows) as progress:
+        counts = selection.count(progress)
+    show_selection(console, selection, counts)
+    if not counts.kept and not options.share:
+        raise CorpusError("the selection keeps no sentence; the table above says what removes them; nothing is written")
+    with RowProgress(console, counts.kept, "sentences", "written") as progress:
+        written = _write(selection, target, options, vectors, counts, progress, draw)
+    _balance(counts, written)
+    return counts, written
 
 
 @contextlib.contextmanager
@@ -205,12 +285,13 @@ def _write(
     vectors: str,
     counts: Counts,
     progress: RowProgress,
-    scaler: RobustScaler | None,
     draw: Draw | None,
 ) -> Written:
-    """Write all files but `export.json`. Raises `ValueError` if the format is hub and `draw` is missing."""
+    """Write all files but cards of the format lcm and `export.json`. Raises `ValueError` if the format is hub and
+    `draw` is missing.
+    """
     if options.format == "lcm":
-        return write_lcm(selection, target, progress, scaler)
+        return write_lcm(selection, target, progress)
     if options.format == "parquet":
         return write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
     if options.format == "hub":
@@ -248,8 +329,9 @@ def _only(format: str, option: str, value: object, formats: Sequence[str]) -> No
         )
 
 
-def _whole(console: Console, corpus: Corpus) -> None:
-    """Raise `CorpusError` for a corpus that is unfinished or damaged."""
+def _whole(console: Console, selection: Selection) -> None:
+    """Raise `CorpusError` for a corpus that is unfinished, or whose selected parts are damaged."""
+    corpus = selection.corpus
     waiting = unfinished(corpus)
     if waiting:
         raise CorpusError(
@@ -258,7 +340,7 @@ def _whole(console: Console, corpus: Corpus) -> None:
     if "embedding" not in corpus.catalogue:
         raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}")
     if corpus.chunks.total.get("encode/bytes/embeddings", 0.0) <= CHECKED_BYTES:
-        compare_content(corpus.store, corpus.files_of(corpus.parts, (*layout.ROW_FAMILIES, "documents")))
+        compare_content(corpus.store, corpus.files_of(selection.parts, (*layout.ROW_FAMILIES, "documents")))
     else:
         console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
 

@@ -34,19 +34,17 @@ from pipeline.storage.remote import is_remote
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
 
+CARDS = ("datacard.yaml", "normalizer.pt", "normalizer.yaml")
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 
 
-def write_lcm(
-    selection: Selection, target: ExportTarget, progress: RowProgress, scaler: RobustScaler | None = None
-) -> Written:
-    """Write every selected sequence, and the scaler in the form of the release's `SonarNormalizer`.
+def write_lcm(selection: Selection, target: ExportTarget, progress: RowProgress) -> Written:
+    """Write every selected sequence.
 
     Args:
         selection: the sentences.
         target: the folder of the export.
         progress: is told of written rows.
-        scaler: the fitted scaler; None to write none.
 
     Returns:
         What was written.
@@ -54,7 +52,19 @@ def write_lcm(
     written = Written()
     for chosen in selection:
         _write_part(selection, chosen, target, written, progress)
-    name = re.sub(r"[^A-Za-z0-9_]", "_", selection.corpus.view.name)  # the characters that the release allows in a name
+    return written
+
+
+def write_lcm_cards(corpus: str, target: ExportTarget, written: Written, scaler: RobustScaler | None = None) -> None:
+    """Write the cards of an export, and the scaler in the form of the release's `SonarNormalizer`.
+
+    Args:
+        corpus: the name of the corpus.
+        target: the folder of the export.
+        written: all that was written; the cards are added to it.
+        scaler: the fitted scaler; None to write none.
+    """
+    name = re.sub(r"[^A-Za-z0-9_]", "_", corpus)  # the characters that the release allows in a name
     card = {
         "name": name,
         "parquet_path": {"s3": f"{target.url}/data"},  # the release's default "cluster", for local folders too
@@ -73,7 +83,6 @@ def write_lcm(
         f"Copy datacard.yaml into lcm/datacards/ of large_concept_model and train on {name}={splits[0]}"
         + (f", normalised by {name}_normalizer (normalizer.yaml into lcm/cards/)" if scaler is not None else "")
     )
-    return written
 
 
 def _write_part(

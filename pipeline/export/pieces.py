@@ -41,6 +41,14 @@ class Written:
         self.sentences += sentences
         self.by_split[split] = self.by_split.get(split, 0) + pieces
 
+    def add(self, other: Written) -> None:
+        """Add what another process wrote of the same export."""
+        for name in ("sentences", "pieces", "files", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.dim = max(self.dim, other.dim)
+        for split, pieces in other.by_split.items():
+            self.by_split[split] = self.by_split.get(split, 0) + pieces
+
 
 @dataclass(frozen=True)
 class ExportedSequences:

@@ -65,9 +65,13 @@ def write_wide(
                 writers[split].write(table)
                 if see:
                     see(split, table)
-    files = f"{target.url}/data/*/*.parquet".replace("'", "''")
-    written.next_step = f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{files}'"
     return written
+
+
+def query(target: ExportTarget) -> str:
+    """Return a sentence on how to read an export with DuckDB."""
+    files = f"{target.url}/data/*/*.parquet".replace("'", "''")
+    return f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{files}'"
 
 
 def _plain(table: pa.Table, vectors: str, written: Written) -> pa.Table:

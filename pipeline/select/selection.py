@@ -13,6 +13,7 @@ group, 16 parts at a time; memory: a few bytes for each of their rows.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -117,6 +118,7 @@ class Selection:
 
     def __init__(self, corpus: Corpus, settings: SelectSettings, origin: str = "select.where") -> None:
         self.corpus, self.settings, self._origin = corpus, settings, origin
+        self.parts = corpus.parts  # those that are selected from
         self.condition = corpus.condition(settings.where, origin) if settings.where is not None else None
         self.clauses = self.condition.clauses if self.condition else ()
         status = (STATUS,) if STATUS in corpus.catalogue else ()
@@ -138,6 +140,12 @@ class Selection:
             purged = self.corpus.tombstones.of(layout.part_owner(part))
             parts[part] = [digests[key] for key in keys] + sorted(purged)
         return fingerprint([self.settings.meaningful(), keys, parts])
+
+    def share(self, which: int, of: int) -> Selection:
+        """Return the selection from one of `of` equal shares of the parts; the first is number 1."""
+        one = copy.copy(self)
+        one.parts = self.parts[len(self.parts) * (which - 1) // of : len(self.parts) * which // of]
+        return one
 
     def reader(self, part: str) -> PartReader:
         """Return a reader of a part's columns; use it in a `with` statement."""
@@ -185,14 +193,14 @@ class Selection:
 
     def __iter__(self) -> Iterator[PartSelection]:
         """Yield part after part, in the order of the corpus; some are read ahead."""
-        return prefetch(self._opened, map(self.reader, self.corpus.parts))
+        return prefetch(self._opened, map(self.reader, self.parts))
 
     def _opened(self, reader: PartReader) -> PartSelection:
         with reader:
             return self.of(reader)
 
     def count(self, progress: RowProgress) -> Counts:
-        """Count over the whole corpus."""
+        """Count over all parts."""
         total = Counts(removed=dict.fromkeys(self.reasons, 0))
         for chosen in self:
             total.add(chosen.counts)

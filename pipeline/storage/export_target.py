@@ -2,7 +2,8 @@
 
 An export claims its folder with the file `export.lock`, which only one writer can create, and deletes it when its files
 are written. An export that is killed leaves it there. Nothing keeps exports apart on a store that has no exclusive
-creation of files, which object stores have.
+creation of files, which object stores have. A share of an export has a claim of its own, `export.3-of-100.lock`, and
+lets files in `data` and of other shares be.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, cast
@@ -33,11 +35,28 @@ _NAMED = 3  # files that a message names
 
 
 class ExportTarget:
-    """The folder of an export. Raises `ConfigError` if it is not empty, or is inside the corpus."""
+    """The folder of an export.
 
-    def __init__(self, url: str, corpus: str) -> None:
+    Args:
+        url: the folder.
+        corpus: the folder of the corpus.
+        share: (which, of how many) if this process writes one of several shares of the export; the first is 1.
+        completing: names of the files, beside `data`, that complete an export of shares.
+
+    Raises:
+        ConfigError: if the folder is not empty, or lies inside the corpus.
+    """
+
+    def __init__(
+        self, url: str, corpus: str, share: tuple[int, int] | None = None, completing: Collection[str] = ()
+    ) -> None:
         self.url = _absolute(url)
-        self._given = url
+        self._given, self._share = url, share
+        self._claim_name = CLAIM
+        if share:
+            self._claim_name = f"export.{share[0]}-of-{share[1]}.lock"
+            names = "|".join(map(re.escape, completing))
+            self._shared = re.compile(rf"data/.*|export\.\d+-of-{share[1]}\.(json|lock)|{names}", re.DOTALL)
         self.written: dict[str, dict[str, Any]] = {}  # name of a file → its size in bytes, and its SHA-256 if known
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
@@ -66,24 +85,25 @@ class ExportTarget:
         """
         store, made = Store(self.url), self._make_folders()
         try:
-            self._claim(store)
+            self._claim(store, self._claim_name)
         except BaseException:
             _remove(made)
             raise
         try:
-            self._refuse(name for name in self._files() if name != CLAIM)
+            self._refuse(name for name in self._files() if name != self._claim_name)
             try:
                 yield
             except BaseException:
                 self._delete_written(store)
                 raise
-            self._check()
+            if not self._share:
+                self.check()
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one to report
-                store.delete(CLAIM)
+                store.delete(self._claim_name)
             _remove(made)
             raise
-        store.delete(CLAIM)
+        store.delete(self._claim_name)
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
@@ -120,7 +140,7 @@ class ExportTarget:
         with contextlib.suppress(Exception):
             for name in self.written:
                 store.delete(name)
-        if self._local:
+        if self._local and not self._share:
             below = [Path(folder) for folder, *_ in os.walk(self._path, topdown=False)]
             _remove(below[:-1])  # the last one is the folder of the export
 
@@ -134,24 +154,42 @@ class ExportTarget:
             folder.mkdir(parents=True, exist_ok=True)
         return made
 
-    def _claim(self, store: Store) -> None:
+    @contextlib.contextmanager
+    def completed(self) -> Iterator[None]:
+        """Keep other processes from completing an export whose shares are all written, until the block ends.
+
+        Raises `ConfigError` if another one was faster.
+        """
+        store = Store(self.url)
+        self._claim(store, CLAIM)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                store.delete(CLAIM)
+
+    def holds(self, name: str) -> bool:
+        """Return whether the folder holds a file now."""
+        return Store(self.url).exists(name)
+
+    def _claim(self, store: Store, name: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         data = f"process {os.getpid()} on {socket.gethostname()} since {now}, {secrets.token_hex(8)}\n".encode()
         if not self._local:
             try:
-                is_first = store.create(CLAIM, data)
+                is_first = store.create(name, data)
             except NotImplementedError:  # the store cannot create a file exclusively, as the module says
                 return
             if not is_first:
-                self._refuse([CLAIM])
+                self._refuse([name])
             return
         with self._writing():
             try:
-                Path(self._path, CLAIM).touch(exist_ok=False)  # unlike `create`, also on disks without hard links
+                Path(self._path, name).touch(exist_ok=False)  # unlike `create`, also on disks without hard links
             except FileExistsError:
-                self._refuse([CLAIM])
+                self._refuse([name])
         with contextlib.suppress(OSError):  # on a full disk, the files of the export say so
-            Path(self._path, CLAIM).write_bytes(data)
+            Path(self._path, name).write_bytes(data)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -161,17 +199,25 @@ class ExportTarget:
             why = error.strerror or error
             raise StorageError(f"{self.url} cannot be written: {why}; fix that, or give another place") from error
 
-    def _files(self) -> set[str]:
-        """Return the names of all files in the folder, relative to it."""
+    def _files(self) -> dict[str, int]:
+        """Return the sizes of all files in the folder by their names, relative to it."""
         with translate_errors(self._given):
             fs, path = fsspec.core.url_to_fs(self.url)
             fs.invalidate_cache()
-            found = fs.find(path) if fs.exists(path) else []
-        return {str(one)[len(path.rstrip("/")) + 1 :] for one in found}
+            found = fs.find(path, detail=True) if fs.exists(path) else {}
+        return {str(one)[len(path.rstrip("/")) + 1 :]: int(about["size"] or 0) for one, about in found.items()}
 
     def _refuse(self, files: Iterable[str]) -> None:
         """Raise `ConfigError` if there are files."""
         there = set(files)
+        if self._share:
+            for name, does in ((self._claim_name, "writes this share to"), (CLAIM, "completes the export in")):
+                if name in there:
+                    raise ConfigError(
+                        f"another process {does} --to {self._given}, or was killed while it did: there is {name}, "
+                        "which names the process; if that no longer runs, delete this file, and export this share again"
+                    )
+            there = {name for name in there if not self._shared.fullmatch(name)}
         if CLAIM in there:
             raise ConfigError(
                 f"another export writes to --to {self._given}, or was killed there: it holds {CLAIM}, which names the "
@@ -183,10 +229,13 @@ class ExportTarget:
                 "there (an export without export.json was not finished)"
             )
 
-    def _check(self) -> None:
-        """Raise `CorpusError` if the folder does not hold exactly the files that were written, besides the claim."""
-        there, wanted = self._files() - {CLAIM}, self.written.keys()
-        lacking, foreign = sorted(wanted - there), sorted(one for one in there - wanted if not is_hidden(one))
+    def check(self, apart_from: Collection[str] = ()) -> None:
+        """Raise `CorpusError` if the folder does not hold exactly the files that were written, besides the claim and
+        some others.
+        """
+        there, wanted, apart_from = self._files(), self.written, {CLAIM, *apart_from}
+        lacking = sorted(name for name in wanted if there.get(name) != wanted[name]["bytes"])
+        foreign = sorted(one for one in there if one not in wanted and one not in apart_from and not is_hidden(one))
         if not lacking and not foreign:
             return
         what = f"holds other files ({first_of(foreign)})" if foreign else f"lacks files ({first_of(lacking)})"
