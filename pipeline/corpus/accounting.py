@@ -38,7 +38,7 @@ class Accounting:
     rows: Counter[str] = field(default_factory=Counter)  # sentences, by stage
     seconds: dict[str, float] = field(default_factory=dict)  # by stage, without waiting
     data_bytes: Counter[str] = field(default_factory=Counter)  # by family
-    data_rows: Counter[str] = field(default_factory=Counter)  # sentences that these are of, by family
+    data_sentences: Counter[str] = field(default_factory=Counter)  # how many sentences these files describe, by family
     repeated: int = 0  # requests to the store that had to be sent again
     open_chunks: int = 0
     open_parts: Counter[str] = field(default_factory=Counter)  # by stage
@@ -98,7 +98,7 @@ def _accounting_of(total: Counters) -> Accounting:
         open_chunks=int(total.get(f"{SEGMENT}/left", 0)),
         data_bytes=whole_counts(total, CHUNK, "bytes"),
     )
-    accounting.data_rows.update(dict.fromkeys(accounting.data_bytes, accounting.sentences))
+    accounting.data_sentences.update(dict.fromkeys(accounting.data_bytes, accounting.sentences))
     of_segment = by_detail(total, SEGMENT, "counts")
     accounting.kept_types = types_in(of_segment, accounting.parts)
     accounting.misfits.update(
@@ -107,7 +107,7 @@ def _accounting_of(total: Counters) -> Accounting:
     for stage in stages_of(total):
         stored = whole_counts(total, stage, "bytes")
         accounting.data_bytes.update(stored)
-        accounting.data_rows.update(dict.fromkeys(stored, int(total.get(f"{stage}/rows", 0))))
+        accounting.data_sentences.update(dict.fromkeys(stored, int(total.get(f"{stage}/rows", 0))))
         accounting.warnings.update(
             {f"{stage}: {text}": parts for text, parts in whole_counts(total, stage, "warnings").items()}
         )

@@ -62,7 +62,8 @@ def contents(found: Gathered) -> Section:
         )
     head = ("language", "documents", "sentences", "share", "tokens", "tokens per sentence", "characters per sentence")
     splits = [[name, number(count), share(count, rows.read)] for name, count in rows.splits.most_common()]
-    each = {one: size / count for one, size in accounting.data_bytes.items() if (count := accounting.data_rows[one])}
+    of = accounting.data_sentences
+    each = {one: size / of[one] for one, size in accounting.data_bytes.items() if of[one]}
     stored = [
         [family, formats.size(size), decimal(each.get(family, math.nan))]
         for family, size in accounting.data_bytes.most_common()
