@@ -33,7 +33,7 @@ from pipeline.config.launcher import seconds_of
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.identity import check_identity
 from pipeline.coordination.leases import BEATS, Lease, Leases
-from pipeline.coordination.lock import CANCEL, holder_info
+from pipeline.coordination.lock import CANCEL, holder_info, who_stopped
 from pipeline.corpus.events import Event
 from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import sweep
@@ -234,8 +234,8 @@ class Task:
         return decide(self.console, step, self.spec.refit, lambda: devices()[0]) if step.kind == "fit" else []
 
     def _beat(self) -> str | None:
-        if self.store.exists(f"{self.run}/{CANCEL}"):
-            return "cancelled"
+        if stopped := who_stopped(self.store, self.run):
+            return stopped
         lease = self._lease
         self._tell()
         if lease and not lease.beat() and lease is self._lease:

@@ -127,8 +127,8 @@ class ViewChange:
         found = [f"leaves: {one}" for one in self.leaving] + [f"enters: {one}" for one in self.entering]
         return found + ([f"name: {self.names[0]} → {self.names[1]}"] if self.names else [])
 
-    def refusal(self) -> str:
-        """Return the message for a user who has not agreed."""
+    def refusal(self, consent: str = "run again with --accept-removal") -> str:
+        """Return the message for a user who has not agreed. `consent`: what to do if the change is intended."""
         what = []
         if self.documents:
             what.append(f"{counted(self.documents, 'document')} ({counted(self.rows, 'row')}) would leave {self.url}")
@@ -137,7 +137,7 @@ class ViewChange:
         return (
             f"{', and '.join(what)}:\n"
             + "".join(f"  {line}\n" for line in self.lines())
-            + "Nothing was changed. If that is intended, run again with --accept-removal (documents that leave stay "
+            + f"Nothing was changed. If that is intended, {consent} (documents that leave stay "
             "on disk until pipeline gc --delete); otherwise restore the inputs, or give another `output`"
         )
 

@@ -140,7 +140,7 @@ def _close_accounting(console: Console, plan: Plan, lease: Lease, worst: int = 0
         accounting = compute_accounting(corpus.store, corpus.chunks)
     show_accounting(console, accounting, f"{plan.config.name} in {plan.config.output}")
     if swept:
-        console.print(f"removed {counted(swept, 'file')} that an interrupted attempt left")
+        console.print(f"removed {counted(swept, 'file')} of interrupted or replaced work")
     if erased:
         console.print(f"removed {counted(erased, 'file')} of chunks that held purged documents")
     if "autobleu" in corpus.columns:

@@ -29,6 +29,7 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState
 from pipeline.planning.plan import make_plan
+from pipeline.planning.removal import view_change
 from pipeline.run.compare_ids import forget_ids
 from pipeline.run.options import RunOptions
 from pipeline.run.run import Backend, run
@@ -48,12 +49,15 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         backend: carries out the run; `CorpusError` is raised if the run fails, or another one is under way.
 
     Raises:
-        ConfigError: if no record has this reason.
+        ConfigError: if no record has this reason, or documents would leave the corpus.
     """
     store = Store(config.output)
     check_corpus(store)
     with locked(store, "retry", backend.jobs_alive):
         plan = make_plan(config)
+        change = view_change(store, plan.view)
+        if change and change.needs_consent:
+            raise ConfigError(change.refusal("first run pipeline run with --accept-removal, then retry"))
         receipts = _receipts(store, plan.chunks)
         before = _reasons(receipts)
         if reason is not None and reason not in before:

@@ -25,7 +25,16 @@ from pipeline.console.activity import announced
 from pipeline.console.progress import RunProgress
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease
-from pipeline.coordination.lock import CANCEL, holder_info, last_holder, lost, release, set_holder, take_lock
+from pipeline.coordination.lock import (
+    check_held,
+    holder_info,
+    last_holder,
+    lost,
+    release,
+    set_holder,
+    take_lock,
+    who_stopped,
+)
 from pipeline.corpus.events import Event
 from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
@@ -153,9 +162,13 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
                 plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         with announced(console, "loading libraries"):
             config, plan, why = _with_launcher(config, plan, backend)
+        check_held(lease)
         record = RunRecord(store, plan.config, seen.keeping_contents(change.before) if change else seen)
         store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan))
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
+        if not lease.beat():  # who took over before the lease named the run could not ask it to stop
+            store.delete_folder(record.folder)
+            raise lost(lease)
         tell(console, plan.config, store, record.folder, ended=False)
         console.print(
             f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
@@ -169,8 +182,8 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
         under_way = _Run(console, config, options, backend, record, lease, set(options.refit))
 
         def beat() -> str | None:
-            if store.exists(f"{record.folder}/{CANCEL}"):
-                return "cancelled"
+            if stopped := who_stopped(store, record.folder):
+                return stopped
             if not lease.beat():
                 return "taken over by another run"
             under_way.tell()

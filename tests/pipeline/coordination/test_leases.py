@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from pipeline.base.errors import CorpusError, StorageError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.coordination.lock import CANCEL, check_held, holder_info, locked, set_holder, take_lock
+from pipeline.run import run as run_module
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
 from tests.support.cli import pipeline
@@ -178,7 +181,7 @@ def test_the_second_run_is_refused_and_may_take_over(make_config: MakeConfig, tm
     third = pipeline("run", path, "--take-over")
     shown, _ = first.communicate(timeout=600)
     assert third.returncode == 0, third
-    assert first.returncode == 1 and ("taken over by another run" in shown or "cancelled" in shown), shown
+    assert first.returncode == 1 and re.search("stopped: taken over by ", shown), shown
 
 
 def test_a_heartbeat_of_another_clock_does_not_hold_for_ever(tmp_path: Path) -> None:
@@ -198,3 +201,20 @@ def test_a_damaged_lease_holds_by_its_heartbeats(content: str, tmp_path: Path) -
         take_lock(store, SECONDS, holder_info())
     os.utime(tmp_path / lease.path, (time.time() - 60,) * 2)
     assert take_lock(store, SECONDS, holder_info()).generation == 1
+
+
+@pytest.mark.parametrize("moment", ["_with_launcher", "set_holder"])
+def test_a_run_that_lost_the_corpus_before_its_lease_named_it_leaves_no_record(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As if it were suspended just then: who takes over knows no run that it could ask to stop."""
+    path, store, before = make_config(), Store(str(tmp_path / "out")), getattr(run_module, moment)
+
+    def taken_over(*given: Any) -> Any:
+        take_lock(store, SECONDS, holder_info(host="elsewhere"), take_over=True)
+        return before(*given)
+
+    monkeypatch.setattr(run_module, moment, taken_over)
+    refused = pipeline("run", path)
+    assert refused.returncode == 1 and "another process has taken over the lock" in refused.stderr, refused
+    assert not store.find("runs") and not store.find("receipts")

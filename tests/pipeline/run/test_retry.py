@@ -121,6 +121,10 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     assert early.returncode == 1 and "is not a corpus" in early.stderr, early
     run(path)
     mend(tmp_path / "in/mended.jsonl")
+    (tmp_path / "in/whole.jsonl").rename(tmp_path / "whole")
+    lacking = pipeline("retry", path, "--quarantined")
+    assert lacking.returncode == 2 and "first run pipeline run with --accept-removal, then retry" in lacking.stderr
+    (tmp_path / "whole").rename(tmp_path / "in/whole.jsonl")
     vague = pipeline("retry", path)
     assert vague.returncode == 2 and "say what to retry: --quarantined" in vague.stderr
     done = pipeline("retry", path, "--quarantined")
