@@ -99,7 +99,8 @@ def test_a_run_that_is_cancelled_while_ray_starts_says_so(make_config: MakeConfi
             time.sleep(0.02)
         assert cancel(Console(), Store(str(tmp_path / "out")), slurm_cluster())
         _, said = run.communicate(timeout=600)
-        assert run.returncode == 1 and re.search("stopped: cancelled by .*; finished work is kept", said), (
+        told = re.search("stopped: cancelled by .*; finished work is kept", said)
+        assert run.returncode == 1 and told, (run.returncode, said)
             run.returncode,
             said,
         )
