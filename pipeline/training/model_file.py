@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -24,16 +25,17 @@ from safetensors.torch import load, save
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.base.formats import size
 from pipeline.config.frozen import FitRef
-from pipeline.corpus.fingerprint import content_digest
+from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.fits import read_artifact
-from pipeline.corpus.standalone import TEXT
+from pipeline.corpus.standalone import REMEDY as EXPORTED
+from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint_markers import damage
 from pipeline.training.distributed import WrappedModel
 from pipeline.training.model_header import ModelHeader, model_header, newest, remedy_for
-from pipeline.training.record import BROKEN, RECORD, Pinned, located, read_started
+from pipeline.training.record import BROKEN, RECORD, Pinned, changes, located, read_started
 from pipeline.training.status import MODEL, SCALER, WEIGHTS
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
@@ -63,7 +65,8 @@ def save_model(store: Store, run: str, weights: dict[str, torch.Tensor], about: 
 def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, ModelHeader]:
     """Load a model for inference: by its folder …/train/NAME, at any fsspec URL, or the name of one that ships.
 
-    Raises `CorpusError` if there is none, or it does not match its description.
+    Raises `CorpusError` if there is none, or it does not match its description, or in an export
+    text.json is that of another model.
     """
     prepare_cuda(device)
     store, run = located(place)
@@ -84,7 +87,25 @@ def load_model(place: str, device: str | torch.device = "cpu") -> tuple[Lcm, Mod
     else:
         model = made_if_it_fits(about.card, make)
         checkpoint.load_weights(store, newest(store, run), WrappedModel(model))
+    if store.exists(f"{run}/{TEXT}"):
+        _check_text(store, run, model, about)
     return model.to(device).eval(), about
+
+
+def _check_text(store: Store, run: str, model: Lcm, about: ModelHeader) -> None:
+    """Raise `CorpusError` if the record of an exported model, text.json, is that of another model."""
+    said = standalone(f"{store.url}/{run}")
+    record: dict[str, Any] = said.model_dump(include={"kind", "objective", "parameters", "steps"})
+    there = {name: getattr(about.card, name) for name in ("kind", "objective")}
+    there |= {"parameters": sum(one.numel() for one in model.parameters()), "steps": about.steps}
+    encoder = f"encoder {said.text.encode.model}"
+    if differ := changes(
+        there | {encoder: about.pinned.encoder[:8]}, record | {encoder: fingerprint(said.text.artifacts)[:8]}
+    ):
+        raise CorpusError(
+            f"{store.url}/{run}/{TEXT} is not that of the model beside it ({MODEL} → {TEXT}: {'; '.join(differ)}); "
+            f"restore it, or {EXPORTED}"
+        )
 
 
 _FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from pydantic import BaseModel
 from rich.console import Console
@@ -15,19 +17,25 @@ from safetensors.torch import load, save
 
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.formats import counted, number, size
-from pipeline.corpus.fingerprint import content_digest
+from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.reader import Corpus
-from pipeline.corpus.standalone import TEXT, StandaloneRecord, text_models
+from pipeline.corpus.recipes import segment_part_fingerprint
+from pipeline.corpus.runs import read_config
+from pipeline.corpus.standalone import TEXT, StandaloneRecord, TextModels, text_models
+from pipeline.corpus.view import VIEW_FILE, View
 from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.layout import RUNS, data_owner, part_number, part_owner
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
+from pipeline.training.data.index import Index, is_present, read_index
 from pipeline.training.evaluation.table import TITLES
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import CODEBOOKS, codebooks_bytes, load_model
 from pipeline.training.model_header import ModelHeader
-from pipeline.training.record import RECORD, located, read_started
+from pipeline.training.record import RECORD, Pinned, located, read_started
 from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
 from stages.lcm.card import trained_lcms
+from stages.segment.settings import SegmentSettings
 from stages.sonar.card import load_card
 
 _SHAPE = ("model_dim", "heads", "inner_dim", "layers", "contextualizer_layers", "denoiser_layers", "context")
@@ -74,7 +82,8 @@ def export_model(
         half: whether the weights are rounded to float16; a model that is loaded is float32 all the same.
 
     Raises:
-        ConfigError: if the folder to create is not empty, or another export writes to it.
+        ConfigError: if the folder to create is not empty, another export writes to it, or the newest run of the
+            corpus has another encoder than the model learned from.
         CorpusError: if the training is not finished, its files are damaged, or a weight is too large for float16.
     """
     store, run = located(place)
@@ -92,7 +101,7 @@ def export_model(
         steps=about.steps,
         corpus=corpus.view.name,
         licence=licence,
-        text=text_models(corpus),
+        text=_text_models(console, corpus, place, about.pinned),
         sampling=sampling,
     )
     files = {path: store.read(f"{run}/{path}") for path in (MODEL, WEIGHTS, SCALER)}
@@ -126,6 +135,45 @@ def export_model(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -> TextModels:
+    """Return the models of the newest run, with the segmenter that cut the documents from which a model learned.
+
+    Raises `ConfigError` if the encoder is not the one that it learned from.
+    """
+    text, present = text_models(corpus), [one.digest for one in pinned.indexes[:1] if is_present(corpus, one.digest)]
+    index = read_index(corpus, present[0]) if present else None
+    encoder = fingerprint(text.artifacts)
+    if encoder != pinned.encoder:
+        raise ConfigError(
+            f"{place} was trained on embeddings of {index.about.model if index else 'another encoder'} "
+            f"({pinned.encoder[:8]}); the newest run of {corpus.url} made those of {text.encode.model} "
+            f"({encoder[:8]}), which the model never saw: run the corpus again with the encoder of the training "
+            "(encode.model) and export the model then, or train it again: pipeline train corpus.yaml --fresh"
+        )
+    segment = _segmenter(corpus, index) if index else None
+    if segment is None:
+        console.print(
+            f"{TEXT} has the section segment of the newest run: how the documents were cut from which the model "
+            "learned is no longer known",
+            style="yellow", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+        return text
+    return text.model_copy(update={"segment": segment})
+
+
+def _segmenter(corpus: Corpus, index: Index) -> SegmentSettings | None:
+    """Return the section segment of the newest run that has the first part of an index; None if there is none."""
+    part, written = data_owner(index.parts["sentences"][0].as_py())
+    chunk, number = part_owner(part), part_number(part)
+    for folder in (f"{RUNS}/{name}" for name in reversed(corpus.store.folders(RUNS))):
+        if corpus.store.exists(f"{folder}/{VIEW_FILE}"):
+            listed = View.read(corpus.store, folder).listed
+            row = pc.index(listed.chunks.table["id"], chunk).as_py()
+            if row >= 0 and segment_part_fingerprint(listed[row][1], number)[:8] == written:
+                return SegmentSettings.model_validate_json(json.dumps(read_config(corpus.store, folder)["segment"]))
+    return None
 
 
 def _in_half(data: bytes, place: str) -> bytes:

@@ -10,12 +10,16 @@ import pytest
 import torch
 
 from pipeline import Corpus
+from pipeline.config.select import SelectSettings
 from pipeline.corpus.standalone import standalone
 from pipeline.storage.records import sealed
+from pipeline.training.data.index import make_index
 from pipeline.training.model_file import load_model
+from pipeline.training.record import PinnedIndex
 from stages.lcm.card import LcmCard
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
 from tests.support.cli import pipeline, said
+from tests.support.runs import run
 
 QUANT = LcmCard(
     name="lcm-quant-d", description="a test", licence="none", kind="quant-d", model_dim=32, heads=2, inner_dim=48,
@@ -141,6 +145,50 @@ def test_a_card_that_is_none_is_told(corpus: Corpus, prompt: Path, tmp_path: Pat
         (folder / "model.json").write_bytes(sealed(json.dumps(forged)))
         done = pipeline("generate", "--model", folder, "--prompt", prompt)
         assert done.returncode == 1 and "model.json is damaged (card: " in done.stderr, said(done)
+
+
+def test_a_model_of_another_encoder_than_the_newest_run_has_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    write_model(corpus, "foreign", CARDS["base"], encoder="0123456789" * 6)
+    done = pipeline("export-model", corpus.url, "--model", "foreign", "--to", tmp_path / "own")
+    assert done.returncode == 2 and not (tmp_path / "own").exists(), said(done)
+    assert "was trained on embeddings of another encoder (01234567)" in done.stderr
+    assert "encode.model" in done.stderr and "--fresh" in done.stderr
+
+
+def test_the_segmenter_is_that_of_the_training(corpus: Corpus, tmp_path: Path) -> None:
+    copy = shutil.copytree(Path(corpus.url).parent, tmp_path / "copy")
+    of = Corpus(str(copy / "out"))
+    index = make_index(of, SelectSettings())
+    write_model(of, "base", CARDS["base"], indexes=[PinnedIndex(url="", digest=index.digest, weight=1.0)])
+    run(copy / "corpus.yaml", "segment.max_chars=60")
+    exported = export(Corpus(of.url), "base", tmp_path / "own")
+    assert standalone(str(exported)).text.segment.max_chars == 80
+    (path,) = (copy / "out/train/index").glob(f"{index.digest[:12]}.parquet")
+    path.unlink()
+    done = pipeline("export-model", of.url, "--model", "base", "--to", tmp_path / "new")
+    assert done.returncode == 0 and "text.json has the section segment of the newest run" in done.stdout, said(done)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"kind": "two-tower"}, "kind base → two-tower"),
+        ({"parameters": 7}, "→ 7"),
+        ({"artifacts": {"encoder": "another"}}, "card.yaml "),
+    ],
+)
+def test_the_record_of_another_model_is_told(
+    corpus: Corpus, prompt: Path, tmp_path: Path, changed: dict[str, object], told: str
+) -> None:
+    folder = export(corpus, "base", tmp_path / "own")
+    record = json.loads((folder / "text.json").read_text())
+    del record["seal"]
+    of = record["text"] if "artifacts" in changed else record
+    of |= changed
+    (folder / "text.json").write_bytes(sealed(json.dumps(record)))
+    done = pipeline("generate", "--model", folder, "--prompt", prompt)
+    assert done.returncode == 1 and "text.json is not that of the model beside it" in done.stderr, said(done)
+    assert told in done.stderr and "export the model again" in done.stderr
 
 
 def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) -> None:
