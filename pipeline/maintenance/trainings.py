@@ -24,7 +24,7 @@ from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint_markers
 from pipeline.training.data.index import damage, read_index
-from pipeline.training.model_header import model_header
+from pipeline.training.model_header import check_is_recorded, model_header
 from pipeline.training.record import BROKEN, RECORD, Started, read_started, write_started
 from pipeline.training.status import (
     CHECKPOINTS,
@@ -121,8 +121,11 @@ def _record(store: Store, run: str) -> Iterator[Finding]:
     about = None
     with contextlib.suppress(CorpusError):
         about = model_header(store, run) if store.exists(f"{run}/{MODEL}") else None
-    if about and about.pinned != started.pinned:
-        yield Finding(f"{run}/{MODEL}", f"is the model of another training than {RECORD} says; {BROKEN}", None)
+    try:
+        if about:
+            check_is_recorded(store, run, about)
+    except CorpusError as error:
+        yield Finding(f"{run}/{MODEL}", str(error), None)
     if started.scaler:
         yield from _differs(store, f"{run}/{SCALER}", started.scaler, RECORD, f"{run}/{SCALER}")
 

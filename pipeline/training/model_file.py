@@ -34,8 +34,15 @@ from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint_markers import damage
 from pipeline.training.distributed import WrappedModel
-from pipeline.training.model_header import ModelHeader, model_header, newest, remedy_for
-from pipeline.training.record import BROKEN, RECORD, Pinned, changes, located, read_started
+from pipeline.training.model_header import (
+    FROM_CHECKPOINT,
+    ModelHeader,
+    check_is_recorded,
+    model_header,
+    newest,
+    remedy_for,
+)
+from pipeline.training.record import RECORD, Pinned, changes, located
 from pipeline.training.status import MODEL, SCALER, WEIGHTS
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
@@ -108,27 +115,28 @@ def _check_text(store: Store, run: str, model: Lcm, about: ModelHeader) -> None:
         )
 
 
-_FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
+_BOTH_FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
+_SCALER_AGAIN = "delete it and run pipeline train, which writes it again"
 
 
-def check_model(store: Store, run: str, again: str = _FROM_CHECKPOINT) -> None:
+def check_model(store: Store, run: str, again: str = "") -> None:
     """Check that a finished model matches its description. Reads its files.
 
     Args:
         store: the corpus.
         run: the folder of the training.
-        again: what to do so that it is made again.
+        again: what to do so that it is made again; empty for what goes with the file that is damaged.
 
     Raises:
         CorpusError: if it does not.
     """
-    about = model_header(store, run, again)
-    if store.exists(f"{run}/{RECORD}") and about.pinned != read_started(store, run).pinned:
-        raise CorpusError(f"{store.url}/{run}/{MODEL} is the model of another training than {RECORD} says; {BROKEN}")
+    about = model_header(store, run, again or FROM_CHECKPOINT)
+    if store.exists(f"{run}/{RECORD}"):
+        check_is_recorded(store, run, about, again)
     _check_files(store, run, about, again)
 
 
-def _check_files(store: Store, run: str, about: ModelHeader, again: str = _FROM_CHECKPOINT) -> None:
+def _check_files(store: Store, run: str, about: ModelHeader, again: str = "") -> None:
     """Raise `CorpusError` if the files of a finished model are not those of its description."""
     for path, digest in ((WEIGHTS, about.weights), (SCALER, about.scaler)):
         if digest and (not store.exists(f"{run}/{path}") or content_digest(store.read(f"{run}/{path}")) != digest):
@@ -144,7 +152,8 @@ def check_initial(store: Store, run: str) -> None:
         raise CorpusError(f"{store.url}/{path} {what}; restore it, or begin with other weights (train.init_from)")
 
 
-def _changed(store: Store, run: str, path: str, again: str = _FROM_CHECKPOINT) -> CorpusError:
+def _changed(store: Store, run: str, path: str, again: str = "") -> CorpusError:
+    again = again or (_SCALER_AGAIN if path == SCALER else _BOTH_FROM_CHECKPOINT)
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
         f"{remedy_for(store, run, again)}"
@@ -235,7 +244,7 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
         CorpusError: if the file is damaged.
     """
     path = f"{run}/{SCALER}"
-    remedy = remedy_for(store, run, "delete it and run pipeline train, which writes it again, or restore it")
+    remedy = remedy_for(store, run, f"{_SCALER_AGAIN}, or restore it")
     if not store.exists(path):
         raise CorpusError(f"{store.url}/{path} is missing; {remedy}")
     data = store.read(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 from pydantic import BaseModel, ConfigDict
@@ -12,11 +13,12 @@ from pipeline.corpus.standalone import TEXT
 from pipeline.storage.records import read_json, said_of
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint_markers import Marker, markers
-from pipeline.training.record import RECORD, Pinned, read_started
+from pipeline.training.record import BROKEN, RECORD, Pinned, read_started
 from pipeline.training.status import MODEL, training_statuses
 from stages.lcm.card import LcmCard
 
 VERSION = 1
+FROM_CHECKPOINT = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
 
 
 class ModelHeader(BaseModel):
@@ -55,11 +57,7 @@ def remedy_for(store: Store, run: str, again: str) -> str:
     return EXPORTED if store.exists(f"{run}/{TEXT}") else again
 
 
-def model_header(
-    store: Store,
-    run: str,
-    again: str = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it",
-) -> ModelHeader:
+def model_header(store: Store, run: str, again: str = FROM_CHECKPOINT) -> ModelHeader:
     """Return the description of a model; before the end of the training, that of its newest checkpoint.
 
     Args:
@@ -90,6 +88,29 @@ def _with_card(about: ModelHeader, store: Store, run: str, path: str) -> ModelHe
         where = f"{store.url}/{run}/{path}"
         raise DamagedError(where, f"card: {said_of(error)}", remedy_for(store, run, "train the model again")) from error
     return about
+
+
+def check_is_recorded(store: Store, run: str, about: ModelHeader, again: str = "") -> None:
+    """Check that a model is that of the record beside it.
+
+    Args:
+        store: the corpus.
+        run: the folder of the training.
+        about: the description of the model.
+        again: what to do so that it is made again; empty for what the checkpoints allow.
+
+    Raises:
+        CorpusError: if it is the model of another training.
+    """
+    pinned = read_started(store, run).pinned
+    if about.pinned == pinned:
+        return
+    if not again:
+        checkpoints: set[str] = set()
+        with contextlib.suppress(CorpusError):  # a damaged one is told elsewhere
+            checkpoints = {one.pinned for one in markers(store, run)}
+        again = FROM_CHECKPOINT if pinned.digest in checkpoints else BROKEN
+    raise CorpusError(f"{store.url}/{run}/{MODEL} is the model of another training than {RECORD} says; {again}")
 
 
 def newest(store: Store, run: str) -> Marker:
