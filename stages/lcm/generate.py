@@ -22,7 +22,7 @@ from stages.lcm.batch import of_documents
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.plans import are_breaks
 
-Stop = Literal["end of text", "repeats the previous sentence", "limit"]
+Stop = Literal["end of text", "repeats the previous sentence", "limit", "limit of paragraphs"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,8 @@ def continue_documents(
         documents: (sentences, dim) of at least one sentence, on the model's device.
         sampling: how sentences are drawn.
         end: (dim,), the embedding of "End of text."; None: a model that was trained without it.
-        max_sentences: the most to generate for a document, or for each.
+        max_sentences: the most to generate for a document, or for each. A paragraph may be empty, so as many breaks
+            are followed by a plan at most; the next break ends the document.
         end_cosine: a sentence whose cosine with `end` exceeds this ends its document.
         previous_cosine: a sentence whose cosine with the one generated before it exceeds this ends its document.
         reencode: maps predictions (n, dim) and the numbers of their documents to their replacements, (n, dim).
@@ -163,7 +164,7 @@ class _Growing:
         self.plan_follows = True
         self._paragraphs_left -= 1
         if self._paragraphs_left < 0:
-            self.stopped = "limit"
+            self.stopped = "limit of paragraphs"
 
     def _append(self, embedding: Tensor) -> None:
         self.text = torch.cat([self.text, embedding[None].to(self.text)])
@@ -171,7 +172,7 @@ class _Growing:
     def continuation(self, window: int) -> Continuation:
         """Return the continuation. window: how many positions a prediction sees."""
         assert self.stopped is not None
-        seen_by_last = len(self.text) - (self.stopped == "limit")  # that prediction itself is in the text
+        seen_by_last = len(self.text) - self.stopped.startswith("limit")  # that prediction itself is in the text
         starts, places = zip(*self._plans, strict=True) if self._plans else ((), ())
         return Continuation(
             self.text[self.sentences],

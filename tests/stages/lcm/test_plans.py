@@ -156,4 +156,4 @@ def test_breaks_and_plans_are_context_but_no_sentences_of_a_continuation() -> No
     [found] = continue_documents(
         _Scripted([end, unit[2]] * 9), [unit[5][None]], Sampling(), end=closing, max_sentences=3, end_of_paragraph=end
     )
-    assert found.stopped == "limit" and not len(found.embeddings)  # it only ends paragraphs
+    assert found.stopped == "limit of paragraphs" and not len(found.embeddings)  # it only ends paragraphs

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from rich.console import Console
 
 from pipeline import Corpus
@@ -19,9 +20,10 @@ from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.training.data.index import make_index
 from pipeline.training.evaluation import held_out
-from pipeline.training.evaluation.generate import GenerateOptions, generate
+from pipeline.training.evaluation.generate import GenerateOptions, _show, generate
 from pipeline.training.record import PinnedIndex
 from stages.lcm import coherence_judge
+from stages.lcm.generate import Continuation
 from stages.lcm.text_metrics import word_count
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.pipeline.training.evaluation.corpora import CARDS, write_model
@@ -212,3 +214,12 @@ def test_documents_without_answers_are_counted_or_told(corpus: Corpus, monkeypat
     monkeypatch.setattr(held_out, "LONGEST", 2)  # no sentence is left for an answer
     with pytest.raises(ConfigError, match="no document of the split train has a prompt and an answer, by its column"):
         generated(corpus, sentences=1)
+
+
+def test_plans_of_paragraphs_without_a_sentence_are_shown() -> None:
+    shown = io.StringIO()
+    how = Continuation(torch.zeros(1, 2), "limit of paragraphs", 0, (0, 1, 1), torch.zeros(3, 2))
+    _show(Console(file=shown, width=80), ["Given."], ["Said."], how, ["one", "two", "three"])
+    lines = [line for line in shown.getvalue().splitlines() if line]
+    assert lines[2:6] == ["[plan: one]", "Said.", "[plan: two]", "[plan: three]"]
+    assert lines[6] == "[1 sentence; stopped: limit of paragraphs]"
