@@ -55,9 +55,10 @@ from pipeline.training.evaluation.trained import (
     load_trained,
     places_of,
     sampling_in_evaluation,
+    sampling_of,
 )
 from pipeline.training.record import Pinned, Started, located, read_started
-from pipeline.training.status import read_metrics, training_statuses
+from pipeline.training.status import read_metrics, training_statuses, without_record
 from pipeline.training.trackers.about import OTHERS, Attachment, about
 from pipeline.training.trackers.feed import Feed
 from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Truth
@@ -115,7 +116,8 @@ def evaluate(
 ) -> dict[str, ResultRow]:
     """Evaluate models on held-out documents, print the table, and write it beside the models.
 
-    A model that cannot be evaluated is left out with a remark, unless it was asked for by name.
+    A model that cannot be evaluated is left out with a remark, unless it was asked for by name. If it is damaged, an
+    error follows when all others have been evaluated.
 
     Args:
         console: where the table is printed.
@@ -129,6 +131,7 @@ def evaluate(
 
     Raises:
         ConfigError: for options that are not possible, before anything long begins.
+        CorpusError: if a model is damaged.
         StorageError: if the folder of a model cannot be written, before anything is computed.
     """
     wanted = metrics_of(options.metrics, options.language_model)
@@ -142,8 +145,9 @@ def evaluate(
         check_or_say(console, corpus, index, HELD_OUT_READS)
     device = find_device()
     trained: list[Trained] = []
+    damaged: list[str] = []
     for place in places:
-        with _noted(console, options):
+        with _noted(console, options, place.rpartition("/")[2], damaged):
             trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
     check_options(trained, options.sampling)
     trained = [each for one in trained for each in _with_values(one, options.sweeps)]
@@ -182,7 +186,7 @@ def evaluate(
     evaluated: list[Trained] = []
     endings = words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if any(one.plans for one in trained) else None
     for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, endings):
-        with _noted(console, options) if one else contextlib.nullcontext():
+        with _noted(console, options, name, damaged) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
@@ -193,9 +197,15 @@ def evaluate(
             rows[name] = ResultRow(found, *of_model)
             evaluated += [one] if one else []
     about = _about(index, held, judge, options)
-    for run in training_statuses(corpus.store):
-        if not options.models and not run.holds_model:
-            console.print(f"left out: {run.run} has no checkpoint yet", style="yellow", markup=False, highlight=False)
+    for status in () if options.models else training_statuses(corpus.store):
+        if not status.holds_model:
+            with _noted(console, options, status.run.rpartition("/")[2], damaged):
+                if status.damaged:
+                    raise CorpusError(status.damaged)
+                raise ConfigError(f"{status.run} has no checkpoint yet")
+    for run in () if options.models else without_record(corpus.store):
+        with _noted(console, options, run.rpartition("/")[2], damaged):
+            sampling_of(f"{corpus.url.rstrip('/')}/{run}")
     if not places:
         console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
@@ -226,6 +236,11 @@ def evaluate(
             if before:
                 what = f"This replaces a table of {before}; an export of the model shows the new figures."
                 console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)
+    if damaged:
+        raise CorpusError(
+            f"{counted(len(damaged), 'model')} of this corpus could not be evaluated: {', '.join(damaged)}; the lines "
+            "'left out' say why. The others are evaluated"
+        )
     return rows
 
 
@@ -343,14 +358,18 @@ def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
 
 
 @contextlib.contextmanager
-def _noted(console: Console, options: EvaluateOptions) -> Iterator[None]:
-    """Leave out a model that something is wrong with, unless it was asked for by name."""
+def _noted(console: Console, options: EvaluateOptions, name: str, damaged: list[str]) -> Iterator[None]:
+    """Leave out a model that something is wrong with, unless it was asked for by name. damaged: names are added to it,
+    except those of models that are only not of this corpus as it is.
+    """
     try:
         yield
     except PipelineError as error:
         if options.models:
             raise
         console.print(f"left out: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        if not isinstance(error, ConfigError):
+            damaged.append(name)
 
 
 def pool_of(held: HeldOut, seed: int) -> Tensor:

@@ -30,9 +30,10 @@ from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, is_present, read_index
 from pipeline.training.evaluation.table import TITLES
 from pipeline.training.evaluation.text_codec import TextCodec
+from pipeline.training.evaluation.trained import sampling_of
 from pipeline.training.model_file import CODEBOOKS, codebooks_bytes, load_model
 from pipeline.training.model_header import ModelHeader
-from pipeline.training.record import RECORD, Pinned, located, read_started
+from pipeline.training.record import Pinned, located
 from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
 from stages.lcm.card import trained_lcms
 from stages.segment.settings import SegmentSettings
@@ -91,8 +92,6 @@ def export_model(
         raise CorpusError(f"{place} holds no finished model; finish the training first: pipeline train corpus.yaml")
     target = ExportTarget(to, corpus.url)
     model, about = load_model(place)  # checks all that is copied
-    started = read_started(store, run) if store.exists(f"{run}/{RECORD}") else None
-    sampling = started.settings.sampling.given() if started and started.settings.sampling else {}
     record = StandaloneRecord(
         name=name or run.rpartition("/")[2],
         kind=about.card.kind,
@@ -102,7 +101,7 @@ def export_model(
         corpus=corpus.view.name,
         licence=licence,
         text=_text_models(console, corpus, place, about.pinned),
-        sampling=sampling,
+        sampling=sampling_of(place),
     )
     files = {path: store.read(f"{run}/{path}") for path in (MODEL, WEIGHTS, SCALER)}
     if half:

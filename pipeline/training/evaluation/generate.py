@@ -365,11 +365,11 @@ def _show(
         console.print(Text(plain(sentence, LINE), style="dim"), soft_wrap=True)
     console.print("[it goes on]", style="dim", markup=False, highlight=False)
     paragraphs = list(zip(how.paragraphs, plans, strict=True))
-    for number, sentence in enumerate([*said, None]):
+    for number, text in enumerate([*said, None]):
         for _, plan in (one for one in paragraphs if one[0] == number):
             console.print(Text(f"\n[plan: {plain(plan, LINE)}]", style="dim"), soft_wrap=True)
-        if sentence is not None:
-            console.print(Text(plain(sentence, LINE)), soft_wrap=True)
+        if text is not None:
+            console.print(Text(plain(text, LINE)), soft_wrap=True)
     note = f"[{counted(len(said), 'sentence')}; stopped: {how.stopped}"
     what = "position" if how.plans is not None else "sentence"
     note += f"; the first {counted(how.forgotten, what)} left the model's window]" if how.forgotten else "]"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import ConfigError, StorageError
+from pipeline.base.errors import ConfigError, MissingError, StorageError
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.standalone import TEXT, standalone
@@ -130,6 +130,7 @@ def load_trained(
 
     Raises:
         ConfigError: for a model that was trained on embeddings of another encoder.
+        CorpusError: if files of the model are missing or damaged, or the record that has its settings of sampling.
     """
     model, about = load_model(place, device)
     if index and (about.pinned.encoder, about.pinned.dim) != (index.about.encoder, index.dim):
@@ -138,7 +139,7 @@ def load_trained(
             f"{about.pinned.encoder[:8]}; those of {index.url} have {index.dim}, by {index.about.model} "
             f"({index.about.encoder[:8]}): name a model that was trained with the same encoder"
         )
-    chosen = {**_sampling_of(place, of_file), **(asked or {})}
+    chosen = {**sampling_of(place, of_file), **(asked or {})}
     generation = {"end_cosine": 0.9, "previous_cosine": 0.9, "reencode": False}
     if model.card.objective == "sonar-llm":
         generation = {"end_cosine": 0.98, "previous_cosine": 1.0, "reencode": True}
@@ -156,11 +157,20 @@ def sampling_in_evaluation(started: Started) -> Sampling:
     return replace(paper_sampling(started.pinned.card["kind"], generating=False), **chosen)
 
 
-def _sampling_of(place: str, of_file: TrainSettings | None) -> dict[str, Any]:
-    """Return what the section `train.sampling` of a model's training sets."""
+def sampling_of(place: str, of_file: TrainSettings | None = None) -> dict[str, Any]:
+    """Return what the section `train.sampling` of a model's training sets; `of_file` is preferred if it is of that one.
+
+    Raises `CorpusError` if the record of the training is missing or damaged.
+    """
     store, run = located(place)
     if of_file is None or of_file.folder != run:
         if store.exists(f"{run}/{TEXT}"):
             return standalone(place).sampling
-        of_file = read_started(store, run).settings if store.exists(f"{run}/{RECORD}") else None
-    return of_file.sampling.given() if of_file and of_file.sampling else {}
+        if not store.exists(f"{run}/{RECORD}"):
+            raise MissingError(
+                f"{store.url}/{run}/{RECORD} is missing, and with it the settings by which this model is sampled "
+                "(train.sampling); restore it from a copy, or have it written again without these: pipeline verify "
+                f"{store.url} --repair"
+            )
+        of_file = read_started(store, run).settings
+    return of_file.sampling.given() if of_file.sampling else {}

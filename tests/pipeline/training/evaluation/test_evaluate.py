@@ -312,14 +312,12 @@ def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus)
     save_model(corpus.store, "train/broken", weights, about)
     write_model(corpus, "begun", CARDS["base"])
     corpus.store.delete("train/begun/model.json")
+    write_model(corpus, "lost", CARDS["base"])
+    corpus.store.delete("train/lost/run.json")
+    options = EvaluateOptions(sentences=10, metrics="l2")
     try:
-        rows = evaluate(
-            Console(file=text, width=200),
-            corpus,
-            EvaluateOptions(sentences=10, metrics="l2"),
-            lambda: "cpu",
-            find_index,
-        )
+        with pytest.raises(CorpusError, match=r"2 models of this corpus could not be evaluated: broken, lost; "):
+            evaluate(Console(file=text, width=200), corpus, options, lambda: "cpu", find_index)
         with pytest.raises(CorpusError, match=r"broken: .* predictions are not finite"):
             run(corpus, models=("broken",), sentences=10, metrics="l2")
         with pytest.raises(
@@ -327,13 +325,15 @@ def test_one_that_cannot_be_evaluated_does_not_hinder_the_others(corpus: Corpus)
         ):
             run(corpus, models=("begun",), sentences=10, metrics="l2")
     finally:
-        for name in ("other", "broken", "begun"):
+        for name in ("other", "broken", "begun", "lost"):
             for path in corpus.store.find(f"train/{name}"):
                 corpus.store.delete(path)
     said = text.getvalue()
+    rows = json.loads(corpus.store.read("train/base/evaluation/test.json"))["models"]
     assert list(rows) == ["base", "two-tower", "previous sentence", "median vector", "the sentence itself"]
     assert "left out: train/begun has no checkpoint yet" in said
-    assert "left out: broken: " in said and "by the encoder" in said and said.count("left out: ") == 3
+    assert "left out: broken: " in said and "by the encoder" in said and said.count("left out: ") == 4
+    assert "train/lost/run.json is missing, and with it the settings" in said
     assert "train/broken/evaluation" not in said and "train/base/evaluation/test.json written" in said
 
 

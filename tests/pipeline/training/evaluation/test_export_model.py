@@ -192,6 +192,8 @@ def test_the_record_of_another_model_is_told(
 
 
 def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) -> None:
+    write_model(corpus, "lost", CARDS["base"])
+    corpus.store.delete("train/lost/run.json")
     full = tmp_path / "full"
     full.mkdir()
     (full / "a").write_text("a")
@@ -199,6 +201,11 @@ def test_what_cannot_be_is_told(corpus: Corpus, prompt: Path, tmp_path: Path) ->
         (("generate", "--model", "nothing", "--prompt", prompt), "there is no such model"),
         (("generate", "--model", f"{corpus.url}/train/base", "--prompt", prompt), "it has no text.json"),
         (("generate", "--model", "nothing", "--split", "test"), "give CORPUS as well"),
+        (
+            ("generate", corpus.url, "--model", "lost", "--prompt", prompt),
+            "run.json is missing, and with it the settings",
+        ),
+        (("export-model", corpus.url, "--model", "lost", "--to", tmp_path / "new"), "run.json is missing, and with it"),
         (("export-model", corpus.url, "--model", "other", "--to", tmp_path / "new"), "holds no finished model"),
         (("export-model", corpus.url, "--model", "base", "--to", full), "is not empty"),
         (("export-model", corpus.url, "--model", "base", "--to", f"{corpus.url}/new"), "lies inside the corpus"),
