@@ -32,7 +32,14 @@ from pipeline.storage.retry import be_patient
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint_markers import markers
-from pipeline.training.data.checks import check_columns, check_files, check_mix, check_or_say, texts_in_train
+from pipeline.training.data.checks import (
+    check_columns,
+    check_files,
+    check_mix,
+    check_or_say,
+    say_if_changed,
+    texts_in_train,
+)
 from pipeline.training.data.index import (
     Index,
     TrainingSource,
@@ -213,6 +220,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     if not store.exists(f"{run}/{MODEL}"):
         _make_again(config, settings, corpus, pinned)
         _check_content(console, settings, card, corpus, pinned)
+        say_if_changed(console, corpus, run, pinned)
     lost = None if store.exists(f"{run}/{SCALER}") else _scaler(store, settings, pinned, started.scaler)
     digest = started.scaler if lost is None else content_digest(lost)
     return Checked(store, Started(pinned=pinned, settings=settings, scaler=digest), lost, fresh)
@@ -224,7 +232,9 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
     families += ["fragility-predicted"] * (settings.weights == "fragility")
     for url, one in zip(places_of_indexes(pinned, settings), pinned.indexes, strict=True):
         there = Corpus(url) if url else corpus
-        check_or_say(console, there, read_index(there, one.digest), families)
+        index = read_index(there, one.digest)
+        check_files(index, families)
+        check_or_say(console, there, index, families)
 
 
 def _check_section(config: RunConfig, begins: bool) -> None:

@@ -117,8 +117,9 @@ class _Work:
         if newest:
             done = newest.step
             checkpoint.load(self.store, newest, losses, optimizer, one=self.processes.world == 1)
-            self._say(f"resuming from step {done} of {self.settings.steps}")
         loader = self._loader("train", done * self.settings.per_step)
+        if newest:
+            self._say(f"resuming from step {done} of {self.settings.steps}")
         self.say_who_reads(loader.streams)
         log = self._log(done)
 

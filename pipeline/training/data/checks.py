@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -11,19 +12,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.formats import counted
 from pipeline.base.parallel import in_parallel
+from pipeline.config.select import SelectSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
-from pipeline.corpus.tombstones import read_tombstones
+from pipeline.corpus.tombstones import purged_from, read_tombstones
+from pipeline.select.selection import Selection
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import Index, TrainingSource
+from pipeline.training.data.index import Index, TrainingSource, digest_of
+from pipeline.training.record import Pinned
 
 Weights = Literal["none", "fragility"]
 REMEDY = (
     "Bring the corpus up to date (pipeline run corpus.yaml), then make the index again (pipeline index); a training "
     "that began with the old one has to start over: --fresh"
+)
+OF_PURGED = (
+    "Begin again on the corpus as it is now: make the index again (pipeline index); for a training, pipeline train "
+    "corpus.yaml --fresh"
 )
 COMPARED_DOCUMENTS = 5_000_000  # of a mix: 8 bytes of each are read
 
@@ -103,17 +112,42 @@ def check_columns(index: Index, weights: Weights, codes: bool) -> None:
 def check_files(index: Index, families: Sequence[str]) -> None:
     """Raise `CorpusError` if the corpus has lost something that the index names, or purged it."""
     store = Store(index.url)
-    why = ""
+    waiting = read_tombstones(store, waiting=True).by_chunk
+    if waiting.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
+        raise _outdated(index, "documents were purged since", REMEDY)
+    if index.digest[:12] in purged_from(store):
+        raise _outdated(index, "documents that it names were purged since", OF_PURGED)
     for family in families:
         present = pa.array(store.find(family), pa.string())
         gone = index.parts[family].filter(pc.invert(pc.is_in(index.parts[family], value_set=present)))
         if len(gone):
-            why = f"{len(gone)} of its {len(index.parts)} files of {family} are gone, for instance {gone[0].as_py()}"
-    purged = read_tombstones(store, waiting=True).by_chunk
-    if not why and purged.keys() & {layout.part_owner(part) for part in index.parts["part"].to_pylist()}:
-        why = "documents were purged since"
-    if why:
-        raise CorpusError(f"{index.url}: the index {index.digest[:12]} no longer matches the corpus: {why}. {REMEDY}")
+            lost = f"{len(gone)} of its {counted(len(index.parts), 'file')} of {family}"
+            raise _outdated(index, f"{lost} are gone, for instance {gone[0].as_py()}", REMEDY)
+
+
+def _outdated(index: Index, why: str, remedy: str) -> CorpusError:
+    return CorpusError(f"{index.url}: the index {index.digest[:12]} no longer matches the corpus: {why}. {remedy}")
+
+
+def say_if_changed(console: Console, corpus: Corpus, run: str, pinned: Pinned) -> None:
+    """Print a line if a corpus is not any more what a training began with, which it keeps. Reads receipts.
+
+    Args:
+        console: where it is said.
+        corpus: the training's own corpus.
+        run: the folder of the training.
+        pinned: what it is pinned to.
+    """
+    now, then = "", pinned.indexes[0].digest
+    with contextlib.suppress(PipelineError):  # it lacks a column by now that the selection reads
+        selection = Selection(corpus, SelectSettings.model_validate(pinned.select or {}))
+        now = digest_of(selection, pinned.settings.get("answers"), pinned.settings.get("plans", "none"))
+    if now != then:
+        console.print(
+            f"the corpus has changed since {run} began, which goes on with what it began with (index {then[:12]}); to "
+            "train on the corpus as it is now, give train.name another name, or start over with --fresh",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:

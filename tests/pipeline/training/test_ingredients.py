@@ -14,11 +14,13 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.reader import Corpus
+from pipeline.maintenance.trainings import check_trainings
 from pipeline.run.options import RunOptions
 from pipeline.storage.store import Store
 from pipeline.training.distributed import Processes
 from pipeline.training.record import read_started
 from pipeline.training.worker import _Work
+from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.records import write_record
 from tests.support.runs import run
@@ -141,7 +143,46 @@ def test_the_model_of_another_training_is_no_end_of_this_one(corpus: Path) -> No
     trained(corpus, "seed-1", steps=1, seed=1)
     for name in ("model.json", "model.safetensors"):
         shutil.copy(folder(corpus, "seed-0") / name, folder(corpus, "seed-1") / name)
-    with pytest.raises(CorpusError, match=r"seed-1/model\.json is the model of another training than run\.json says; "):
+    said = r"seed-1/model\.json is the model of another training than run\.json says; delete it and run pipeline train"
+    with pytest.raises(CorpusError, match=said):
         trained(corpus, "seed-1", steps=1, seed=1)
+    found = [one for one in check_trainings(Store(str(corpus.parent / "out"))) if "/seed-1/" in one.path]
+    assert len(found) == 1 and re.search(said, found[0].what)
     (folder(corpus, "seed-1") / "model.json").unlink()
     assert "trained in 1 step" in trained(corpus, "seed-1", steps=1, seed=1)
+
+
+def test_the_damaged_scaler_of_a_model_is_written_again(corpus: Path) -> None:
+    trained(corpus, "scaled", steps=1)
+    scaler = folder(corpus, "scaled") / "scaler.safetensors"
+    whole = scaler.read_bytes()
+    scaler.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CorpusError, match=r"scaler\.safetensors is not what .*, or delete it and run "):
+        trained(corpus, "scaled", steps=1)
+    scaler.unlink()
+    assert "nothing to do" in trained(corpus, "scaled", steps=1)
+    assert scaler.read_bytes() == whole
+
+
+def test_a_corpus_that_changed_since_is_told(made_corpus: Path, tmp_path: Path) -> None:
+    """What was added is not trained on, which is said; after a purge and a run, that is the reason, not lost files."""
+    path = shutil.copytree(made_corpus.parent, tmp_path / "copy") / made_corpus.name
+    steps = {"steps": 2, "checkpoint_every": 1}
+    trained(path, "x", **steps)
+    take_back_to(path, "x", 1)
+    assert "has changed since" not in trained(path, "x", **steps)
+    write_jsonl(tmp_path / "copy/in/more.jsonl", sample_documents("libreoffice-deu", 2))
+    run(path)
+    take_back_to(path, "x", 1)
+    said = trained(path, "x", **steps)
+    assert "the corpus has changed since train/x began" in said and "resuming from step 1 of 2" in said
+    (tmp_path / "ids").write_text(Corpus(str(path.parent / "out")).documents(0)["doc_id"][0].as_py())
+    assert pipeline("purge", path.parent / "out", "--ids", tmp_path / "ids").returncode == 0
+    take_back_to(path, "x", 1)
+    with pytest.raises(CorpusError, match=r"documents were purged since\. Bring the corpus up to date"):
+        trained(path, "x", **steps)
+    run(path)
+    with pytest.raises(
+        CorpusError, match=r"documents that it names were purged since\. Begin again on the corpus as it"
+    ):
+        trained(path, "x", **steps)
