@@ -149,7 +149,7 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
             f"{place} was trained on embeddings of {index.about.model if index else 'another encoder'} "
             f"({pinned.encoder[:8]}); the newest run of {corpus.url} made those of {text.encode.model} "
             f"({encoder[:8]}), which the model never saw: run the corpus again with the encoder of the training "
-            "(encode.model) and export the model then, or train it again: pipeline train corpus.yaml --fresh"
+            "(encode.model) and export the model then, or train one on these embeddings, with another train.name"
         )
     segment = _segmenter(corpus, index) if index else None
     if segment is None:
