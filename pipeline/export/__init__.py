@@ -39,8 +39,7 @@ from pipeline.export.lance_dataset import write_lance
 from pipeline.export.lcm import write_lcm, write_lcm_cards
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
-from pipeline.export.shares import FORMATS as SHARED
-from pipeline.export.shares import Shares, check_share, is_finished
+from pipeline.export.shares import Shares, is_finished, shared_files
 from pipeline.export.webdataset import SHARD_MB, write_webdataset
 from pipeline.export.wide import ROW_GROUP_ROWS, query, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
@@ -113,8 +112,7 @@ def export_corpus(
     _only(options.format, "--shard-mb", options.shard_mb, ("webdataset",))
     if scaler is not None and options.format != "lcm":
         raise ConfigError(f"--format {options.format} has no place for a scaler; the format lcm has")
-    if options.share:
-        check_share(options.share, options.format)
+    shared = shared_files(options.share, options.format) if options.share else None
     needed = {"hub": ("report", *(("hub",) if options.push else ())), "lance": ("lance",)}.get(options.format, ())
     if lacking := missing_extras(needed):
         raise ConfigError(lacking)
@@ -134,8 +132,7 @@ def export_corpus(
             console.print(f"{options.to} is complete; it is uploaded as it is", markup=False, highlight=False)
             push.upload(console)
             return
-    beside = (FINISHED, *SHARED[options.format]) if options.share else ()
-    target = ExportTarget(options.to, corpus.url, options.share, beside)
+    target = ExportTarget(options.to, corpus.url, shared)
     purged = corpus.tombstones.paths
     if options.share:
         _export_share(console, selection, target, options, vectors, scaler)
@@ -159,33 +156,32 @@ def _export_share(
 ) -> None:
     """Write a share of an export unless it is there, and complete the export if all others are."""
     corpus, purged, share = selection.corpus, selection.corpus.tombstones.paths, options.share or (1, 1)
-    shares = Shares(target, share, _identity(options, selection) | {"purged": fingerprint(sorted(purged))})
+    identity = _identity(options, selection)
+    shares = Shares(target, share, identity | {"purged": fingerprint(sorted(purged))})
     name = f"share {share[0]} of {share[1]}"
     if not target.holds(FINISHED):
-        if share[0] in shares.there():
+        if shares.is_written():
             _say(console, f"{name} is written already")
         else:
-            with target.claimed(), _not_purged(corpus, purged, target):
+            with _not_purged(corpus, purged, target):
                 counts, written = _written(console, selection.share(*share), target, options, vectors, None)
             shares.note(counts, written)
             _say(console, f"{name}: {_amount(written, target)}")
-    if target.holds(FINISHED):
-        if not is_finished(target, _identity(options, selection)):
-            raise ConfigError(f"--to {options.to} holds another export, which is finished; give a new folder")
-        _say(console, f"{target.url} is complete")
-        return
-    notes = shares.there()
-    if len(notes) < share[1]:
-        missing = [str(which) for which in range(1, share[1] + 1) if which not in notes]
-        shown = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
-        _say(console, f"{counted(len(missing), 'share')} to be written ({shown}); the last one completes the export")
-        return
-    with target.completed():
-        counts, written = shares.together(notes)
-        if options.format == "lcm":
-            write_lcm_cards(corpus.view.name, target, written, scaler)
-        _complete(console, selection, target, options, counts, written)
-        shares.forget()
+        missing = shares.missing()
+        if not missing:
+            with contextlib.suppress(MissingError):  # the notes were deleted by another process that completed it
+                counts, written = shares.together(options.format)
+                if options.format == "lcm":
+                    write_lcm_cards(corpus.view.name, target, written, scaler)
+                _complete(console, selection, target, options, counts, written)
+        elif not target.holds(FINISHED):
+            shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            _say(console, f"{counted(len(missing), 'share')} to be written ({shown}); the last completes the export")
+            return
+    if not is_finished(target, identity):
+        raise ConfigError(f"--to {options.to} holds another export, which is finished; give a new folder")
+    _say(console, f"{target.url} is complete")
+    shares.forget()
 
 
 def _complete(
@@ -234,7 +230,8 @@ def _written(
     unless it is a share.
     """
     _whole(console, selection)
-    with RowProgress(console, selection.corpus.rows) as progress:
+    rows = selection.corpus.rows * len(selection.parts) // max(1, len(selection.corpus.parts))
+    with RowProgress(console, rows) as progress:
         counts = selection.count(progress)
     show_selection(console, selection, counts)
     if not counts.kept and not options.share:

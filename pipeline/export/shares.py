@@ -1,14 +1,15 @@
 """Exports by several processes: each writes one of N equal shares of the parts, and the last one completes the export.
 
-`export.3-of-100.json` says what share 3 has written, and from what: shares of another corpus, state of a corpus or
+`shares/3-of-100.json` says what share 3 has written, and from what: shares of another corpus, state of a corpus or
 selection do not mix. The process that finds all N notes adds them up, compares the folder with them, and completes the
-export as a single one would; where two find them at the same time, both write the same. Files are named after the parts
-of the corpus, so they are those of an export by one process. A share that was killed is written again under the same
-names; one whose note is there is not. Cost: a small file per share.
+export as a single one would. Nothing is locked: files are named after the parts of the corpus, and appear whole, so a
+share that was killed is written again, and two processes with the same share, or two that complete the export, write
+the same. Cost: a small file per share, and a listing of these.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -17,25 +18,30 @@ from pipeline.base.errors import ConfigError, CorpusError, MissingError
 from pipeline.corpus.exports import FINISHED
 from pipeline.export.lcm import CARDS
 from pipeline.export.pieces import Written
-from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
 
 FORMATS: dict[str, tuple[str, ...]] = {"parquet": (), "lcm": CARDS}  # files named after parts; what completes these
-_AGAIN = "delete the folder, and export all shares again"
+MOST = 10_000  # shares
+_FOLDER = "shares"
+
+
+class _File(BaseModel):
+    bytes: int
+    sha256: str
 
 
 class ShareNote(BaseModel):
-    """What a share has written: how many sentences there were, where they went, and the files (size, SHA-256)."""
+    """What a share has written: how many sentences there were, where they went, and the files."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     identity: dict[str, Any]
     counts: Counts
     written: Written
-    files: dict[str, dict[str, Any]]
+    files: dict[str, _File]
 
 
 class Shares:
@@ -48,78 +54,83 @@ class Shares:
     """
 
     def __init__(self, target: ExportTarget, share: tuple[int, int], identity: dict[str, Any]) -> None:
-        self.which, self.of = share
+        self._which, self._of = share
         self._target, self._identity = target, identity
         self._store = Store(target.url)
 
+    def is_written(self) -> bool:
+        """Return whether this share is written already. Raises `CorpusError` if its note, or another one, is damaged or
+        of another export.
+        """
+        there, mine = self._store.find(_FOLDER), self._name(self._which)
+        for name in {*there[:1], *({mine} & set(there))}:
+            with contextlib.suppress(MissingError):  # deleted by a process that has completed the export
+                self._read(name)
+        return mine in there
+
     def note(self, counts: Counts, written: Written) -> None:
         """Note what this share has written."""
-        note = ShareNote(identity=self._identity, counts=counts, written=written, files=self._target.written)
-        self._store.write(_name(self.which, self.of), sealed(note.model_dump_json(indent=1)))
+        files = {name: _File(**about) for name, about in self._target.written.items()}
+        note = ShareNote(identity=self._identity, counts=counts, written=written, files=files)
+        self._store.write(self._name(self._which), sealed(note.model_dump_json(indent=1)))
 
-    def there(self) -> dict[int, ShareNote]:
-        """Return the notes that are there, by share. Raises `CorpusError` for one that is damaged or of another
-        export.
-        """
-        found = {}
-        for which in range(1, self.of + 1):
-            name = _name(which, self.of)
-            try:
-                note = read_json(self._store, name, ShareNote, _AGAIN)
-            except MissingError:
-                continue
-            other = [key for key in self._identity if note.identity.get(key) != self._identity[key]]
-            if other:
-                raise CorpusError(
-                    f"{self._target.url}: {name} is of another export: {', '.join(other)} was different, as after a "
-                    f"run or a purge; {_AGAIN}"
-                )
-            found[which] = note
-        return found
+    def missing(self) -> list[int]:
+        """Return the shares that have no note yet."""
+        there = set(self._store.find(_FOLDER))
+        return [which for which in range(1, self._of + 1) if self._name(which) not in there]
 
-    def together(self, notes: dict[int, ShareNote]) -> tuple[Counts, Written]:
-        """Add up the notes of all shares, whose files the folder of the export must have now.
+    def together(self, format: str) -> tuple[Counts, Written]:
+        """Add up the notes of all shares, whose files the folder must have now.
 
-        Raises `CorpusError` if it has others, or no sentence was written.
+        Raises `CorpusError` if it has others, a note is of another export, or no sentence was written.
         """
         counts, written = Counts(), Written()
-        for note in notes.values():
+        for which in range(1, self._of + 1):
+            note = self._read(self._name(which))
             counts.add(note.counts)
             written.add(note.written)
-            self._target.written |= note.files
+            self._target.written |= {name: file.model_dump() for name, file in note.files.items()}
         if not counts.kept:
             raise CorpusError("the selection keeps no sentence in any share; there is nothing to complete")
-        written.by_split = {split: written.by_split[split] for split in SPLITS if split in written.by_split}
-        self._target.check(apart_from=_name_of_all(self.of) | set(CARDS))
+        self._target.check((f"{_FOLDER}/", FINISHED, *FORMATS[format]))
         return counts, written
 
     def forget(self) -> None:
         """Delete the notes of an export that is complete."""
-        for name in _name_of_all(self.of):
-            self._store.delete(name)
+        self._store.delete_folder(_FOLDER)
+
+    def _read(self, name: str) -> ShareNote:
+        note = read_json(self._store, name, ShareNote, "delete it, and export that share again")
+        other = [key for key in self._identity if note.identity.get(key) != self._identity[key]]
+        if other:
+            raise CorpusError(
+                f"{self._target.url}: {name} is of another export: {', '.join(other)} was different, as after a run or "
+                "a purge; delete the folder, and export all shares again"
+            )
+        return note
+
+    def _name(self, which: int) -> str:
+        return f"{_FOLDER}/{which}-of-{self._of}.json"
 
 
-def check_share(share: tuple[int, int], format: str) -> None:
-    """Raise `ConfigError` for a format that one process must write."""
+def shared_files(share: tuple[int, int], format: str) -> tuple[str, ...]:
+    """Return names and folders of what shares write.
+
+    Raises `ConfigError` for a format that one process must write, and for too many shares.
+    """
+    which, of = share
     if format not in FORMATS:
         raise ConfigError(
-            f"--share {share[0]}/{share[1]} is an option of --format {', '.join(FORMATS)}; --format {format} is "
-            "written by one process: leave it out"
+            f"--share {which}/{of} is an option of --format {', '.join(FORMATS)}; --format {format} is written by one "
+            "process: leave it out"
         )
+    if of > MOST:
+        raise ConfigError(f"--share {which}/{of}: an export has at most {MOST} shares; give fewer")
+    notes = [f"{_FOLDER}/{one}-of-{of}.json" for one in range(1, of + 1)]
+    return ("data/", FINISHED, *notes, *FORMATS[format])
 
 
 def is_finished(target: ExportTarget, identity: dict[str, Any]) -> bool:
-    """Return whether a folder holds this very export, complete."""
-    try:
-        found = read_json(Store(target.url), FINISHED, dict[str, Any], _AGAIN)
-    except CorpusError:
-        return False
+    """Return whether `export.json` in a folder is of this very export. Raises `CorpusError` if it is damaged."""
+    found = read_json(Store(target.url), FINISHED, dict[str, Any], "delete it, and export one share again")
     return found | identity == found
-
-
-def _name(which: int, of: int) -> str:
-    return f"export.{which}-of-{of}.json"
-
-
-def _name_of_all(of: int) -> set[str]:
-    return {_name(which, of) for which in range(1, of + 1)}

@@ -2,8 +2,8 @@
 
 An export claims its folder with the file `export.lock`, which only one writer can create, and deletes it when its files
 are written. An export that is killed leaves it there. Nothing keeps exports apart on a store that has no exclusive
-creation of files, which object stores have. A share of an export has a claim of its own, `export.3-of-100.lock`, and
-lets files in `data` and of other shares be.
+creation of files, which object stores have. Several processes may write shares of one export: each has files of its
+own, so these need no claim.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import secrets
 import socket
 from collections.abc import Collection, Iterable, Iterator
@@ -40,23 +39,16 @@ class ExportTarget:
     Args:
         url: the folder.
         corpus: the folder of the corpus.
-        share: (which, of how many) if this process writes one of several shares of the export; the first is 1.
-        completing: names of the files, beside `data`, that complete an export of shares.
+        shared: names and folders (`data/`) of the files that processes with other shares of this export may have
+            written; None if this process writes all.
 
     Raises:
-        ConfigError: if the folder is not empty, or lies inside the corpus.
+        ConfigError: if the folder holds other files, or lies inside the corpus.
     """
 
-    def __init__(
-        self, url: str, corpus: str, share: tuple[int, int] | None = None, completing: Collection[str] = ()
-    ) -> None:
+    def __init__(self, url: str, corpus: str, shared: Collection[str] | None = None) -> None:
         self.url = _absolute(url)
-        self._given, self._share = url, share
-        self._claim_name = CLAIM
-        if share:
-            self._claim_name = f"export.{share[0]}-of-{share[1]}.lock"
-            names = "|".join(map(re.escape, completing))
-            self._shared = re.compile(rf"data/.*|export\.\d+-of-{share[1]}\.(json|lock)|{names}", re.DOTALL)
+        self._given = url
         self.written: dict[str, dict[str, Any]] = {}  # name of a file → its size in bytes, and its SHA-256 if known
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
@@ -66,7 +58,7 @@ class ExportTarget:
             fs.invalidate_cache()
             if fs.isfile(path):
                 raise ConfigError(f"--to {url} is a file; give the name of a new folder")
-        self._refuse(self._files())
+        self._refuse(name for name in self._files() if shared is None or not _is_of(name, shared))
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -85,25 +77,24 @@ class ExportTarget:
         """
         store, made = Store(self.url), self._make_folders()
         try:
-            self._claim(store, self._claim_name)
+            self._claim(store)
         except BaseException:
             _remove(made)
             raise
         try:
-            self._refuse(name for name in self._files() if name != self._claim_name)
+            self._refuse(name for name in self._files() if name != CLAIM)
             try:
                 yield
             except BaseException:
                 self._delete_written(store)
                 raise
-            if not self._share:
-                self.check()
+            self.check()
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one to report
-                store.delete(self._claim_name)
+                store.delete(CLAIM)
             _remove(made)
             raise
-        store.delete(self._claim_name)
+        store.delete(CLAIM)
 
     @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
@@ -140,7 +131,7 @@ class ExportTarget:
         with contextlib.suppress(Exception):
             for name in self.written:
                 store.delete(name)
-        if self._local and not self._share:
+        if self._local:
             below = [Path(folder) for folder, *_ in os.walk(self._path, topdown=False)]
             _remove(below[:-1])  # the last one is the folder of the export
 
@@ -154,42 +145,24 @@ class ExportTarget:
             folder.mkdir(parents=True, exist_ok=True)
         return made
 
-    @contextlib.contextmanager
-    def completed(self) -> Iterator[None]:
-        """Keep other processes from completing an export whose shares are all written, until the block ends.
-
-        Raises `ConfigError` if another one was faster.
-        """
-        store = Store(self.url)
-        self._claim(store, CLAIM)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(Exception):
-                store.delete(CLAIM)
-
-    def holds(self, name: str) -> bool:
-        """Return whether the folder holds a file now."""
-        return Store(self.url).exists(name)
-
-    def _claim(self, store: Store, name: str) -> None:
+    def _claim(self, store: Store) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         data = f"process {os.getpid()} on {socket.gethostname()} since {now}, {secrets.token_hex(8)}\n".encode()
         if not self._local:
             try:
-                is_first = store.create(name, data)
+                is_first = store.create(CLAIM, data)
             except NotImplementedError:  # the store cannot create a file exclusively, as the module says
                 return
             if not is_first:
-                self._refuse([name])
+                self._refuse([CLAIM])
             return
         with self._writing():
             try:
-                Path(self._path, name).touch(exist_ok=False)  # unlike `create`, also on disks without hard links
+                Path(self._path, CLAIM).touch(exist_ok=False)  # unlike `create`, also on disks without hard links
             except FileExistsError:
-                self._refuse([name])
+                self._refuse([CLAIM])
         with contextlib.suppress(OSError):  # on a full disk, the files of the export say so
-            Path(self._path, name).write_bytes(data)
+            Path(self._path, CLAIM).write_bytes(data)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -198,6 +171,10 @@ class ExportTarget:
         except OSError as error:
             why = error.strerror or error
             raise StorageError(f"{self.url} cannot be written: {why}; fix that, or give another place") from error
+
+    def holds(self, name: str) -> bool:
+        """Return whether the folder holds a file now."""
+        return Store(self.url).exists(name)
 
     def _files(self) -> dict[str, int]:
         """Return the sizes of all files in the folder by their names, relative to it."""
@@ -210,14 +187,6 @@ class ExportTarget:
     def _refuse(self, files: Iterable[str]) -> None:
         """Raise `ConfigError` if there are files."""
         there = set(files)
-        if self._share:
-            for name, does in ((self._claim_name, "writes this share to"), (CLAIM, "completes the export in")):
-                if name in there:
-                    raise ConfigError(
-                        f"another process {does} --to {self._given}, or was killed while it did: there is {name}, "
-                        "which names the process; if that no longer runs, delete this file, and export this share again"
-                    )
-            there = {name for name in there if not self._shared.fullmatch(name)}
         if CLAIM in there:
             raise ConfigError(
                 f"another export writes to --to {self._given}, or was killed there: it holds {CLAIM}, which names the "
@@ -229,13 +198,11 @@ class ExportTarget:
                 "there (an export without export.json was not finished)"
             )
 
-    def check(self, apart_from: Collection[str] = ()) -> None:
-        """Raise `CorpusError` if the folder does not hold exactly the files that were written, besides the claim and
-        some others.
-        """
-        there, wanted, apart_from = self._files(), self.written, {CLAIM, *apart_from}
+    def check(self, beside: Collection[str] = (CLAIM,)) -> None:
+        """Raise `CorpusError` if the folder does not hold exactly the files that were written, and some beside them."""
+        there, wanted = self._files(), self.written
         lacking = sorted(name for name in wanted if there.get(name) != wanted[name]["bytes"])
-        foreign = sorted(one for one in there if one not in wanted and one not in apart_from and not is_hidden(one))
+        foreign = sorted(name for name in there if name not in wanted and not _is_of(name, beside))
         if not lacking and not foreign:
             return
         what = f"holds other files ({first_of(foreign)})" if foreign else f"lacks files ({first_of(lacking)})"
@@ -269,6 +236,11 @@ class _Digested(io.RawIOBase):
 def is_hidden(name: str) -> bool:
     """Return whether a file is of the system or of another program: `.DS_Store`, `.cache/…`."""
     return any(step.startswith(".") for step in name.split("/"))
+
+
+def _is_of(name: str, allowed: Collection[str]) -> bool:
+    """Return whether a file is hidden, has one of some names, or lies in one of some folders, which end in `/`."""
+    return is_hidden(name) or any(name == one or (one.endswith("/") and name.startswith(one)) for one in allowed)
 
 
 def _remove(folders: Iterable[Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,6 @@ import fsspec
 import pytest
 from rich.console import Console
 
-import pipeline.export as exporting
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.corpus.exports import exports_of
@@ -26,6 +24,7 @@ from pipeline.select.command import SelectOptions
 from tests.pipeline.export.exported import WHERE
 from tests.support.cli import pipeline
 from tests.support.corpora import make_corpus
+from tests.support.processes import start
 
 RULES = SelectOptions(where=WHERE)
 
@@ -68,50 +67,60 @@ def test_on_an_object_store(corpus: Corpus, bucket: str) -> None:
     for which in (2, 1):
         export(corpus, f"{bucket}/shares", (which, 2))
     names = [name.rpartition("/")[2] for name in fsspec.filesystem("s3").find(f"{bucket}/shares")]
-    assert "export.json" in names and not [name for name in names if name.endswith((".lock", "of-2.json"))]
+    assert "export.json" in names and not [name for name in names if name.endswith("of-2.json")]
+
+
+def test_shares_at_the_same_time_also_twice(tmp_path: Path) -> None:
+    corpus, to = Corpus(str(make_corpus(tmp_path))), tmp_path / "to"
+    export(corpus, tmp_path / "one", None, rules=SelectOptions())
+    arguments = ("export", corpus.url, "--format", "parquet", "--to", to, "--share")
+    under_way = [start(*arguments, f"{which}/4") for which in (1, 2, 3, 4, 2, 4)]
+    said = [one.communicate()[0] for one in under_way]
+    assert all(one.returncode == 0 for one in under_way), said
+    assert f"{to} is complete" in pipeline(*arguments, "3/4").stdout
+    made, wanted = files(to), files(tmp_path / "one")
+    assert made == wanted
 
 
 def test_a_share_that_is_killed_or_fails_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it writes its files, or the share that completes the export is killed, before or after that."""
     corpus, to = Corpus(str(make_corpus(tmp_path))), tmp_path / "to"
+    export(corpus, tmp_path / "one", None, rules=SelectOptions())
     arguments = [str(one) for one in ("export", corpus.url, "--format", "parquet", "--to", to, "--share", "1/2")]
-    dies = (
-        "import os; import pipeline.export as e; w = e.write_wide\n"
-        "e.write_wide = lambda *given: (w(*given), os.kill(os.getpid(), 9))\n"
-    )
-    killed = subprocess.Popen([sys.executable, "-c", f"{dies}from pipeline.cli import main; main()", *arguments])
-    assert killed.wait() == -signal.SIGKILL and list(to.rglob("*.parquet"))
-    refused = pipeline(*arguments)
-    assert refused.returncode == 2 and "export.1-of-2.lock" in refused.stderr and "this share again" in refused.stderr
-    export(corpus, to, (2, 2), rules=SelectOptions())
-    with monkeypatch.context() as patch:
-        patch.setattr(exporting, "_balance", lambda *_: os.kill(os.getpid(), 0) or (_ for _ in ()).throw(OSError(28)))
-        (to / "export.1-of-2.lock").unlink()
-        with pytest.raises(OSError):
-            export(corpus, to, (1, 2), rules=SelectOptions())
-    assert not (to / "export.1-of-2.lock").exists() and (to / "export.2-of-2.json").exists()
-    assert "written to" in pipeline(*arguments).stdout
-    assert sum(name.endswith(".parquet") for name in files(to)) >= len(corpus.parts)
-    assert "share 2 of 2" not in export(corpus, to, (2, 2), rules=SelectOptions())
+    for function, then in (("write_wide", ""), ("_complete", ""), ("Shares.forget", "complete")):
+        dies = (
+            f"import os; import pipeline.export as e; done = e.{function}\n"
+            f"e.{function} = lambda *given: (done(*given), os.kill(os.getpid(), 9))\n"
+        )
+        killed = subprocess.Popen([sys.executable, "-c", f"{dies}from pipeline.cli import main; main()", *arguments])
+        assert killed.wait() == -signal.SIGKILL and list(to.rglob("*.parquet"))
+        if function == "write_wide":
+            export(corpus, to, (2, 2), rules=SelectOptions())
+        assert (to / "export.json").exists() == (function != "write_wide") and then in "complete"
+    (next(to.rglob("*.parquet")).parent / ".part.parquet.0123abcd.tmp").touch()
+    assert "is complete" in pipeline(*arguments).stdout
+    next(to.rglob(".*.tmp")).unlink()
+    assert files(to) == files(tmp_path / "one")
 
 
 def test_shares_of_different_exports_do_not_mix(corpus: Corpus, tmp_path: Path) -> None:
     to = tmp_path / "to"
     export(corpus, to, (1, 2))
-    with pytest.raises(CorpusError, match=r"export.1-of-2.json is of another export: select, selection was different"):
+    with pytest.raises(CorpusError, match=r"shares/1-of-2.json is of another export: select, selection was different"):
         export(corpus, to, (2, 2), rules=SelectOptions())
     for share in ((1, 3), None):
         with pytest.raises(ConfigError, match="is not empty"):
             export(corpus, to, share)
-    note = to / "export.1-of-2.json"
+    note = to / "shares/1-of-2.json"
     whole = note.read_bytes()
     note.write_bytes(whole.replace(b'"kept": ', b'"kept": 1'))
-    with pytest.raises(CorpusError, match=r"export\.1-of-2\.json"):
+    with pytest.raises(CorpusError, match=r"shares/1-of-2\.json.*export that share again"):
         export(corpus, to, (2, 2))
     note.write_bytes(whole)
     next(to.rglob("*.parquet")).write_bytes(b"")
     with pytest.raises(CorpusError, match="lacks files"):
         export(corpus, to, (2, 2))
-    assert not (to / "export.json").exists() and not (to / "export.lock").exists()
+    assert not (to / "export.json").exists()
     shutil.rmtree(to)
     for which in (1, 2):
         export(corpus, to, (which, 2))
@@ -132,6 +141,8 @@ def test_a_purge_between_two_shares_ends_the_export(tmp_path: Path) -> None:
 def test_wrong_shares_are_refused(corpus: Corpus, tmp_path: Path, share: str) -> None:
     refused = pipeline("export", corpus.url, "--format", "lcm", "--to", tmp_path / "to", "--share", share)
     assert refused.returncode == 2 and "for instance 3/100" in refused.stderr, refused
+    with pytest.raises(ConfigError, match="at most 10000 shares"):
+        export(corpus, tmp_path / "to", (1, 1_000_000_000))
     with pytest.raises(ConfigError, match="--share 1/2 is an option of --format parquet, lcm"):
         export(corpus, tmp_path / "to", (1, 2), "numpy")
 

@@ -101,9 +101,6 @@ def test_a_run_that_is_cancelled_while_ray_starts_says_so(make_config: MakeConfi
         _, said = run.communicate(timeout=600)
         told = re.search("stopped: cancelled by .*; finished work is kept", said)
         assert run.returncode == 1 and told, (run.returncode, said)
-            run.returncode,
-            said,
-        )
         assert not list(Path(base).glob("ray-*"))
     goes_on(path)
 
