@@ -177,7 +177,7 @@ class RowProgress:
 
     Args:
         console: a terminal, or what writes to a log.
-        total: how many rows there are.
+        total: how many rows there are; 0 if the first call of `of` says it.
         noun: what is counted, in the plural.
         verb: what happens to it, as a participle.
     """
@@ -185,7 +185,7 @@ class RowProgress:
     def __init__(self, console: Console, total: int, noun: str = "rows", verb: str = "read") -> None:
         self._console = console
         self._total = total
-        self._done = 0
+        self._done = self._before = 0
         self._words = f"{noun} {verb}"
         self._started = self._last_line = time.monotonic()
         self._bar: Progress | None = None
@@ -207,7 +207,12 @@ class RowProgress:
             self._bar.stop()
 
     def of(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
+        """Show that `done` of `total` are done. What the first call reports was done before, and says nothing of the
+        rate.
+        """
+        if not self._total:
+            self._before = done
+            self._started = self._last_line = time.monotonic()
         self._total = total
         self._show(done, "")
 
@@ -221,7 +226,7 @@ class RowProgress:
 
     def _show(self, done: int, more: str) -> None:
         self._done = done
-        rate = done / max(1e-9, time.monotonic() - self._started)
+        rate = (done - self._before) / max(1e-9, time.monotonic() - self._started)
         left = duration(max(0, self._total - done) / rate) if rate else "?"
         note = f"{more}{number(rate) if rate >= 10 else f'{rate:.1f}'}/s, {left} left"
         if self._bar:

@@ -136,10 +136,11 @@ class FineTuning:
 
         Args:
             file: where checkpoints are written.
-            progress: is told (steps done, all steps).
+            progress: is told (steps done, all steps), first those that a checkpoint brought.
             stop: end before this step; None for the last. ValueError is raised if the loss is not a number any more.
         """
         saved, steps = time.monotonic(), self.settings.steps
+        progress(self.at.step, steps)
         for rows in self._batches():
             if self.at.step >= steps or self.at.step == stop:
                 break

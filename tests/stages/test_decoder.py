@@ -165,7 +165,9 @@ def test_what_was_interrupted_ends_with_the_same_bits(
     first.run(file, lambda done, of: None, stop=7)
     assert file.data and second.resume(file.data) and second.at.step == 7
     assert not second.tensors().keys() - whole.tensors().keys()
-    second.run(InMemory(), lambda done, of: None)
+    told: list[int] = []
+    second.run(InMemory(), lambda done, of: told.append(done))
+    assert told == [7, 8, 9, 10, 11, 12]  # first where it goes on
     ours, theirs = second.network.state_dict(), whole.network.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert second.numbers() == whole.numbers()

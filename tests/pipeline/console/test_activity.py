@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.console import progress
 from pipeline.console.activity import announced
-from pipeline.console.progress import FIRST_SECONDS, RunProgress
+from pipeline.console.progress import FIRST_SECONDS, RowProgress, RunProgress
 from pipeline.corpus.events import Event
 from stages.computing import Computing, advance, computing, current, segmented, segmenting, tell_segmented
 from stages.device import Budget, in_batches
@@ -90,3 +90,18 @@ def test_whoever_began_last_is_shown() -> None:
             assert (current() or Computing("")).stage == "noise"
         advance(0.5)  # of the first, which nobody sees any more
         assert current() is None
+
+
+def test_what_was_done_before_a_fit_was_stopped_counts_neither_in_its_rate_nor_in_the_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = io.StringIO()
+    with RowProgress(Console(file=shown, width=160), 0, "decoder", "fitted") as one:
+        now[0] += 60  # loading the decoder
+        one.of(174, 1000)
+        assert not shown.getvalue()
+        now[0] += 10
+        one.of(194, 1000)
+    assert shown.getvalue() == "194 of 1 000 decoder fitted, 2.0/s, 6 min 43 s left\n"
