@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pipeline.base.errors import starting
+from pipeline.base.plain_json import to_json
 from pipeline.inputs.chunk import GROWTH, LONGEST, UNREADABLE, Chunk
 from pipeline.inputs.documents import (
     BadRecordError,
@@ -113,7 +113,7 @@ class RecordMaker:
             split = self.splitter(doc_id, encoded, shared)
             kept = {name: self._kept(values, name) for name in self.settings.keep}
         except BadRecordError as bad:
-            payload = raw if raw is not None else json.dumps(dict(values), default=repr).encode()
+            payload = raw if raw is not None else to_json(dict(values)).encode(errors="backslashreplace")
             where, unreadable = self.where(place, line), bad.bytes_unreadable
             return Rejected.of(
                 doc_id, where, bad.reason, bad.error, payload, kind=bad.kind, bytes_unreadable=unreadable

@@ -14,6 +14,8 @@ import pytest
 from pipeline.inputs import Document, Rejected, rows
 from pipeline.inputs.chunks import plan_chunks
 from pipeline.inputs.counting import Content, count_documents
+from pipeline.inputs.records import RecordMaker
+from pipeline.inputs.settings import SplitSettings
 from tests.support.inputs import TEXTS, entry, only_rejected, read_all, texts
 
 
@@ -43,6 +45,23 @@ def test_parquet_types_of_every_kind_spoil_at_most_their_row(tmp_path: Path) -> 
     assert third.kept["time"] == "2116-02-20 23:53:38.427387904"
     records = read_all(entry(tmp_path, text="day"))
     assert {record.reason for record in records if isinstance(record, Rejected)} == {"text is not a string"}
+
+
+def test_the_quarantine_shows_a_row_as_a_person_reads_it(tmp_path: Path) -> None:
+    """As JSON that every parser reads, whatever the values are."""
+    moment = dt.datetime(2024, 2, 29, 12)
+    table = {"text": [None], "title": ["Ça – 好"], "day": [moment.date()], "at": [moment], "score": [float("nan")]}
+    pairs = pa.array([[("a", float("inf"))]], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table(table | {"pairs": pairs, "tags": [[dt.time(1)]]}), tmp_path / "a.parquet")
+    payload = only_rejected(read_all(entry(tmp_path, keep=["title", "day", "at", "score", "pairs", "tags"]))).payload
+    assert payload.decode() == (
+        '{"text": null, "title": "Ça – 好", "day": "2024-02-29", "at": "2024-02-29T12:00:00", "score": null, '
+        '"pairs": [["a", null]], "tags": ["01:00:00"]}'
+    )
+    source = entry(tmp_path)
+    (chunk,) = plan_chunks(source)
+    half = RecordMaker(chunk, source, SplitSettings(), None).make({"text": "half a character: \ud800"}, 0)
+    assert isinstance(half, Rejected) and half.payload == rb'{"text": "half a character: \ud800"}'
 
 
 def test_large_rows_are_not_all_in_memory_at_once(tmp_path: Path) -> None:
