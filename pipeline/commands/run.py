@@ -27,6 +27,7 @@ from pipeline.commands.options import (
     submits_ray_job,
     without_pandas,
 )
+from pipeline.config.stages import FITS
 
 
 def run(
@@ -44,7 +45,7 @@ def run(
         typer.Option(
             "--refit",
             metavar="NAME",
-            help="fit this again on the current pilot: scaler, predictor or rvq; may be repeated",
+            help=f"fit this again on the current pilot: {', '.join(FITS)}; may be repeated",
         ),
     ] = None,
     address: Annotated[
@@ -80,9 +81,9 @@ def run(
     A run can be stopped and started again at any moment. It ends with the
     accounting: documents in = kept + dropped + quarantined.
 
-    The scaler, the predictor and the codebooks are fitted on the pilot (the first
-    chunks that hold fit.rows sentences) and then frozen: documents that are added
-    later do not change what is already there.
+    The scaler, the predictor, the codebooks and the decoder are fitted on the pilot
+    (the first chunks that hold fit.rows sentences) and then frozen: documents that
+    are added later do not change what is already there.
 
     What report.expect says of the corpus is checked at the end and shown. With
     --strict, a training does not begin if something does not hold, and the exit

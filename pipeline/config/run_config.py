@@ -47,7 +47,7 @@ _NEEDS = {
 
 
 class PilotSettings(Settings):
-    """The pilot: the sample that scaler, predictor and codebooks are fitted on."""
+    """The pilot: the sample that scaler, predictor, codebooks and decoder are fitted on."""
 
     rows: int = meaning(2_000_000, ge=1, description="sentences that the pilot holds: the first chunks of the run")
     scored_rows: int | None = meaning(

@@ -10,14 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.formats import last_few
+from pipeline.base.formats import counted, duration, last_few
+from pipeline.config.run_config import RunConfig
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.runs import REPORT, newest_is
+from pipeline.planning.estimate import MACHINE
 from pipeline.planning.plan import Plan
+from pipeline.planning.rates import DECODER, machine_rate
 from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.storage.store import Store
 from stages.cards import CardError
+
+UNKNOWN_TIME = "which nobody has measured on this machine: the times of the stages do not contain them"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     """
     store = Store(plan.config.output)
     found = [
-        FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(fit_reasons(store, plan.config, name))}", left=True)
+        FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(_reasons(store, plan.config, name))}", left=True)
         for name in plan.missing_fits
     ]
     if ends_with_training(plan.config, options):
@@ -49,6 +54,16 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     older = [record for record in exports.records if record.view != digest]
     found += [FurtherWork("export", f"{record} is not made again; it is of an older corpus") for record in older]
     return found + [FurtherWork("export", str(error)) for error in exports.damaged.values()]
+
+
+def _reasons(store: Store, config: RunConfig, name: str) -> list[str]:
+    """Say why something is fitted; of a decoder, also how long that takes, which may be most of a run."""
+    found = fit_reasons(store, config, name)
+    if name != DECODER or not config.decoder or config.decoder.file:
+        return found
+    steps, measured = config.decoder.steps, machine_rate(config, DECODER)
+    time = f"about {duration(steps / measured.per_second(None))} at the rate {MACHINE}" if measured else UNKNOWN_TIME
+    return [*found, f"{counted(steps, 'step')}, {time}"]
 
 
 def _training(store: Store, plan: Plan) -> FurtherWork:
@@ -64,8 +79,8 @@ def _training(store: Store, plan: Plan) -> FurtherWork:
             check_initial_weights(plan.config)
         except (ConfigError, CorpusError, CardError) as error:
             return FurtherWork("train", f"{what}: {error}", refused=True)
-        length = f"{settings.steps} steps" if settings.epochs is None else f"{settings.epochs:g} epochs"
-        return FurtherWork("train", f"{what}: not begun, {length}", left=True)
+        length = counted(settings.steps, "step") if settings.epochs is None else f"{settings.epochs:g} epochs"
+        return FurtherWork("train", f"{what}: not begun, {length}, {UNKNOWN_TIME}", left=True)
     status = training_status(store, settings.folder)
     try:
         changed = changed_since(store, plan.config) if status.holds_model else []

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeline.base.formats import counted, number
 from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import ONLY_FITS
 from pipeline.corpus.counters import CHUNK, Counters, busy_seconds, by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import SEGMENT
@@ -151,7 +152,7 @@ def _stage(plan: Plan, stage: str, new: float, tokens: float | None) -> StageEst
     rate, measured_seconds = _own_rate(plan, stage)
     if rate and measured_seconds >= SETUP_SECONDS:
         return StageEstimate(rows, rows / rate, HERE)
-    if measured := machine_rate(plan.config, stage):
+    if stage not in ONLY_FITS and (measured := machine_rate(plan.config, stage)):
         seconds = worked_on(plan.config, stage, rows) / measured.per_second(tokens)
         return StageEstimate(rows, seconds, MACHINE)
     if rate:

@@ -32,6 +32,8 @@ from stages.fetch import cache_folder
 from stages.stage import StageSettings
 
 FOLDER = "rates"  # below the cache folder
+DECODER = "decoder"  # a fit, whose rate counts steps
+_COST_OF_STEPS = ("model", "batch_tokens", "precision", "noise", "codes")
 LEAST_SECONDS = 1.0  # of work that is measured; less says little
 SETUP_SECONDS = 10.0  # of work of a run, which begins with setting up libraries; in less, that may be most of it
 LESS = 10  # a rate is not replaced by one of less than a tenth of its work
@@ -40,7 +42,7 @@ _Positive = Annotated[float, Field(gt=0, lt=1e15, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class MachineRate:
-    """What one worker of this machine did: `sentences` of `tokens`, in `seconds` of work.
+    """What one worker of this machine did: `sentences` (of a decoder: steps) of `tokens`, in `seconds` of work.
 
     machine: as `machine()` gives it; stage, work: the stage, and a digest of what its cost depends on; created: when.
     """
@@ -105,7 +107,8 @@ def keep_rate(
     Args:
         config: the configuration of the run.
         stage: the stage.
-        sentences: how many sentences the stage worked on, without those that its sample leaves out.
+        sentences: how many sentences the stage worked on, without those that its sample leaves out; for a decoder, how
+            many steps.
         tokens: how many tokens they had.
         seconds: how long that took.
         asked: whether somebody asked for this measurement, which counts then, however little work it was.
@@ -136,6 +139,9 @@ def _work(config: RunConfig, stage: str) -> str | None:
         if stage == SEGMENT:
             langs = {one.lang if isinstance(one.lang, str) else "of each document" for one in config.input}
             return fingerprint([segment_recipe(config), sorted(langs)])  # SaT is for some languages, rules for others
+        if stage == DECODER:
+            values = config.decoder.meaningful() if config.decoder else {}
+            return fingerprint({key: values[key] for key in _COST_OF_STEPS}) if values else None
         settings = next((one for one in config.asked_stages() if one.name == stage), None)
         encoder = config.encode.artifacts() if config.encode else {}  # by which the width of embeddings is known
         return fingerprint(_cost(settings) | {"encoder": encoder}) if settings else None

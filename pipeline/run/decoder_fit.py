@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import Numbers, checkpoint_path, fit_recipe, read_artifact
+from pipeline.planning.rates import DECODER, SETUP_SECONDS, keep_rate
 from pipeline.run.pilot import PilotSample
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
@@ -73,7 +75,10 @@ def fit_decoder(
         if lacks:
             _log.warning("%s is %s: the decoder is fine-tuned from the beginning", file.path, lacks)
         numbers["resumed_at"] = float(training.at.step)
+    steps, tokens, started = training.at.step, training.at.tokens, time.monotonic()
     training.run(file, progress)
+    if (seconds := time.monotonic() - started) >= SETUP_SECONDS:
+        keep_rate(config, DECODER, training.at.step - steps, training.at.tokens - tokens, seconds)
     numbers |= training.numbers()
     tensors = training.tensors()
     if len(held):

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.config.load import load_config
+from pipeline.monitor.further import UNKNOWN_TIME
+from pipeline.planning import rates
 from tests.conftest import TINY_CARD, MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.trainings import TRAIN, make_corpus, trained
@@ -30,6 +33,27 @@ def test_fits_and_report(make_config: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "out/report/index.html").unlink()
     lost = pipeline("plan", path)
     assert "report/index.html is written" in lost.stdout and "Nothing to do" not in lost.stdout
+
+
+def test_a_plan_says_what_its_times_do_not_contain(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a decoder was fitted on this machine: a fit may take longer than all else."""
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rates, "LEAST_SECONDS", 0.0)
+    train = {"model": "lcm-two-tower-tiny", "steps": 20, "validation_concepts": 0}
+    path = make_config(**FITTED, decoder={"steps": 2000}, train=train)
+    shown = pipeline("plan", path).stdout
+    assert f"fit decoder: on the pilot: new; 2 000 steps, {UNKNOWN_TIME}\n" in shown
+    assert f"not begun, 20 steps, {UNKNOWN_TIME}\n" in shown
+    rates.keep_rate(load_config(path), "decoder", 100, 300_000, 100)
+    shown = pipeline("plan", path).stdout
+    assert "; 2 000 steps, about 33 min 20 s at the rate measured on this machine\n" in shown
+    assert "Rates: segment, encode from the model's card." in shown
+    assert UNKNOWN_TIME in pipeline("plan", path, "--set", "decoder.batch_tokens=64").stdout.partition("train:")[0]
+    assert (
+        UNKNOWN_TIME not in pipeline("plan", path, "--set", "decoder.file=a.safetensors").stdout.partition("train:")[0]
+    )
 
 
 def test_weights_of_another_model_are_refused_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from pipeline.corpus.runs import changed_settings
 from pipeline.maintenance.gc import delete_garbage, find_garbage
 from pipeline.maintenance.records import check_records
 from pipeline.maintenance.verify import check
+from pipeline.planning import rates
 from pipeline.planning.checks import load_checked
 from pipeline.planning.plan import make_plan
+from pipeline.run import decoder_fit
 from pipeline.run.decoder_fit import StoredCheckpoint
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -45,11 +47,17 @@ def card_in(output: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_it_is_a_fit_like_others_and_its_card_is_a_decoder(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_it_is_a_fit_like_others_and_its_card_is_a_decoder(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(decoder_fit, "SETUP_SECONDS", 0.0)
+    monkeypatch.setattr(rates, "LEAST_SECONDS", 0.0)
     config = load_config(path := make_config(**SECTIONS))
     assert make_plan(config).missing_fits == ("scaler", "rvq", "decoder")
     shown = run(path)
     assert "decoder: fitted on" in shown
+    assert (rate := rates.machine_rate(config, "decoder")) and rate.sentences == 6 and rate.tokens > 6
     plan = make_plan(config)
     assert plan.nothing_to_do and plan.work["decoder"].done == 1
     record = read_record(Store(config.output), plan.config.frozen.fits["decoder"].record)
