@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from rich.console import Console, ConsoleOptions
+from rich.containers import Lines
+from rich.measure import Measurement
+from rich.text import Text
 
 from pipeline.base.errors import STEERS
 
 FEW = 10  # lines of a list that may have any length
 Item = TypeVar("Item")
+_INSIDE = re.compile(r"(?<=\d) (?=(?:\d{3}|s|h|min|[kMGT]?B)\b)|(?<=\d h) (?=\d\d min)|(?<=\d min) (?=\d\d s)")
+_JOINED = "\ue000"  # of no meaning, as wide as a blank: Rich breaks lines at no-break spaces too
 
 
 def number(value: float) -> str:
@@ -54,3 +62,20 @@ def last_few(items: Sequence[Item], others: str) -> tuple[Sequence[Item], str]:
     """
     left = len(items) - FEW
     return items[-FEW:], f"… and {left} more ({others})" if left > 0 else ""
+
+
+class Figures(Text):
+    """Text without markup whose lines do not end within numbers, sizes and durations: of `1 500`, `1` can be read."""
+
+    def wrap(self, *args: Any, **how: Any) -> Lines:
+        """Break the text into lines as wide as a column."""
+        lines = self._joined().wrap(*args, **how)
+        for line in lines:
+            line.plain = line.plain.replace(_JOINED, " ")
+        return lines
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return self._joined().__rich_measure__(console, options)
+
+    def _joined(self) -> Text:
+        return Text(_INSIDE.sub(_JOINED, self.plain))

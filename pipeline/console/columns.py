@@ -9,6 +9,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from pipeline.base.formats import Figures
+
 Line = tuple[Sequence[str], Sequence[str], bool]  # texts, figures, whether it is printed dim
 _WIDEST = 10_000  # columns: as wide as a table wants to be
 
@@ -44,7 +46,7 @@ def print_columns(
             for title in titles[start:end]:
                 table.add_column(escape(title), justify="right", vertical="bottom", no_wrap=True)
             for texts, figures, dim in lines:
-                table.add_row(*map(escape, texts), *figures[start:end], style="dim" if dim else None)
+                table.add_row(*map(Figures, texts), *figures[start:end], style="dim" if dim else None)
             wide = console.options.update(width=_WIDEST)
             if end <= start + 1 or Measurement.get(console, wide, table).maximum <= console.width:
                 break

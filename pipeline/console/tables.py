@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.base.formats import counted, number, plain, size
+from pipeline.base.formats import Figures, counted, number, plain, size
 from pipeline.base.messages import warn
 from pipeline.corpus.accounting import Accounting
 
@@ -25,8 +25,12 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
+
+    def add(what: str, text: str) -> None:
+        table.add_row(what, Figures(text))
+
     segment, encode = accounting.counts.get("segment", {}), accounting.counts.get("encode", {})
-    table.add_row(
+    add(
         "documents",
         f"{number(accounting.documents_in)} in = {number(accounting.kept)} kept + "
         f"{_reasons(accounting.dropped)} dropped + {_reasons(accounting.quarantined)} quarantined",
@@ -34,16 +38,16 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     if accounting.quarantined:
         lost = f"{size(accounting.bytes_unreadable)} could not be decoded; " if accounting.bytes_unreadable else ""
         hint = "" if accounting.kept else "; are `text:` and `id:` the right columns?"
-        table.add_row("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
+        add("quarantine", f"{lost}pipeline quarantine shows each record, where and why{hint}")
     if accounting.kept_types:
-        table.add_row("metadata", escape(", ".join(_kept(accounting))))
+        add("metadata", ", ".join(_kept(accounting)))
     tokens = segment.get("tokens", 0) / accounting.sentences if accounting.sentences else 0
     extra = [
         f"{number(segment[key])} {label}"
         for key, label in (("cap_splits", "split by the cap"), ("hard_cuts", "cut without a boundary"))
         if segment.get(key)
     ]
-    table.add_row(
+    add(
         "sentences",
         f"{number(accounting.sentences)} in {counted(accounting.parts, 'part')}, {tokens:.1f} tokens on average"
         + (f", {', '.join(extra)}" if extra else ""),
@@ -51,7 +55,7 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     if encode:
         finite = accounting.rows["encode"] - encode["non_finite"]
         stored, norm = accounting.data_bytes["embeddings"], encode["norm_sum"] / max(1, finite)
-        table.add_row(
+        add(
             "embeddings",
             f"{size(stored)} FP16, norm {norm:.3f}, {number(encode['duplicates_saved'])} duplicates not computed, "
             f"{number(encode['truncated'])} truncated, {number(encode['non_finite'])} not finite",
@@ -59,16 +63,16 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     language = accounting.counts.get("language")
     if language:
         differ, judged = language["differ"], language["judged"]
-        table.add_row(
+        add(
             "language",
             f"{number(differ)} of {counted(int(judged), 'judged sentence')} are in another language than stated"
             + (f" ({differ / judged:.1%})" if judged else ""),
         )
     if accounting.duplicates:
-        table.add_row("duplicates", accounting.duplicates)
+        add("duplicates", accounting.duplicates)
     score = accounting.counts.get("autobleu")
     if score and score["scored"]:
-        table.add_row(
+        add(
             "autobleu",
             f"{score['score_sum'] / score['scored']:.1f} on average over {number(score['scored'])} sentences; "
             f"{number(score['stopped_at_length'])} stopped at the length bound",
@@ -76,18 +80,18 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
     fragile = accounting.counts.get("fragility", {})
     if fragile.get("scored"):
         scores = [f"{name} {fragile[f'fragility_{name}_sum'] / fragile['scored']:.3f}" for name in ("bleu", "cosine")]
-        table.add_row("fragility", f"{', '.join(scores)} on average over {number(fragile['scored'])} sentences")
+        add("fragility", f"{', '.join(scores)} on average over {number(fragile['scored'])} sentences")
     for stage, counts in accounting.counts.items():
         if counts.get("out_of_memory"):
-            table.add_row("memory", _halvings(stage, counts))
+            add("memory", _halvings(stage, counts))
     if accounting.repeated:
-        table.add_row("storage", f"{counted(accounting.repeated, 'request')} had to be repeated")
+        add("storage", f"{counted(accounting.repeated, 'request')} had to be repeated")
     done = {stage: accounting.counts[stage].get("scored", accounting.rows[stage]) for stage in accounting.seconds}
     rates = [
         f"{stage} {number(done[stage] / seconds)}/s" for stage, seconds in accounting.seconds.items() if seconds > 0
     ]
     if any(done.values()):
-        table.add_row("speed", ", ".join(rates) + " (sentences per second of work)")
+        add("speed", ", ".join(rates) + " (sentences per second of work)")
     console.print(table)
     for warning, parts in accounting.warnings.most_common():
         warn(console, Text(f"warning: {plain(warning, 600)} ({counted(parts, 'part')})", style="yellow"))
@@ -125,5 +129,5 @@ def _halvings(stage: str, counts: dict[str, float]) -> str:
 
 def _reasons(counter: dict[str, int]) -> str:
     total = sum(counter.values())
-    inside = ", ".join(f"{escape(key)} {number(value)}" for key, value in sorted(counter.items()))
+    inside = ", ".join(f"{key} {number(value)}" for key, value in sorted(counter.items()))
     return f"{number(total)} ({inside})" if total else "0"

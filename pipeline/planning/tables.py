@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.base.formats import counted, duration, number, size
+from pipeline.base.formats import Figures, counted, duration, number, size
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import ONLY_FITS
 from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of, is_made_again
@@ -32,7 +32,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         table.add_column(column, justify="right" if column != "stage" else "left", overflow="fold", min_width=word)
     estimate = estimate_of(plan) if plan.launches or plan.waiting else None
     for work in plan.work.values():
-        table.add_row(*_plan_row(plan.config, work, estimate))
+        table.add_row(*map(Figures, _plan_row(plan.config, work, estimate)))
     console.print(table)
     show_same(console, plan)
     show_aliases(console, plan)
