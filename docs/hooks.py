@@ -175,7 +175,7 @@ def _type(field: Schema, sections: Mapping[str, str]) -> str:
 
 def _bounds(field: Schema, least: str, most: str, unit: str = "") -> str:
     signs = ((least, "≥"), (most, "≤"), ("exclusiveMinimum", ">"), ("exclusiveMaximum", "<"))
-    found = [f"{sign} {field[key]:,}".replace(",", " ") for key, sign in signs if key in field]
+    found = [f"{sign} {field[key]:,}".replace(",", "\N{NO-BREAK SPACE}") for key, sign in signs if key in field]
     return f" {', '.join(found)}{unit}" if found else ""
 
 
