@@ -2,13 +2,14 @@
 
 It listens on loopback only and refuses anyone without its token, which is new each time and lives in the environment of
 its processes alone. Its sockets and logs are in a directory of its own that no other user may enter, and that is
-deleted afterwards (but not after kill -9). So any number of runs, of any users, can work side by side on one node.
-Cost: about 6 seconds to start.
+deleted afterwards (after kill -9, by the user's next start). So any number of runs, of any users, can work side by side
+on one node. Cost: about 6 seconds to start.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import logging
 import os
@@ -28,6 +29,7 @@ from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
+LOCK = "lock"  # in such a folder
 STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
@@ -54,9 +56,10 @@ def ray_on_this_machine() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _delete_abandoned(_short_base())
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_base()))  # 0700, which Ray would undo
     try:
-        with _privacy():
+        with _privacy(), _held(folder):
             try:
                 with stopped_by_exit():
                     _start(folder)
@@ -65,6 +68,26 @@ def ray_on_this_machine() -> Iterator[None]:
                 ray.shutdown()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Lock a file in a folder until the block ends or this process dies, however it dies."""
+    with (folder / "new").open("w") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody deletes it
+            fcntl.flock(file, fcntl.LOCK_EX)
+            Path(file.name).rename(folder / LOCK)  # only once it is locked
+        yield
+
+
+def _delete_abandoned(base: str) -> None:
+    """Delete the folders of this user whose processes were killed."""
+    for lock in Path(base).glob(f"ray-*/{LOCK}"):
+        with contextlib.suppress(OSError):
+            if lock.parent.lstat().st_uid == os.getuid():
+                with lock.open() as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is used
+                    shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def _start(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,7 @@ def compare_corpora(one: Corpus, other: Corpus) -> Comparison:
             result.wrong.append(f"{where} lacks {counted(len(lacking), 'part')}, the first is {lacking[0]}")
     for part in sorted(set(one.parts) & set(other.parts)):
         result.parts += 1
+        result.wrong += _scored_otherwise(one, other, part)
         columns = [_columns(corpus, part) for corpus in (one, other)]
         for name in sorted(columns[0].keys() | columns[1].keys()):
             first, second = (found.get(name) for found in columns)
@@ -67,6 +68,16 @@ def compare_corpora(one: Corpus, other: Corpus) -> Comparison:
             elif name == "embeddings.embedding":
                 _compare_embeddings(one, other, part, result)
     return result
+
+
+def _scored_otherwise(one: Corpus, other: Corpus, part: str) -> Iterator[str]:
+    """Yield the stages that scored another number of a part's sentences: no device explains that."""
+    theirs = other.state_of(part).receipts
+    for stage, receipt in one.state_of(part).receipts.items():
+        scored = [each.counts.get("scored") for each in (receipt, theirs.get(stage, receipt))]
+        if scored[0] != scored[1]:
+            numbers = " and ".join(number(each or 0) for each in scored)
+            yield f"{stage} of part {part} scored {numbers} sentences: the corpora have decided on other samples"
 
 
 def _columns(corpus: Corpus, part: str) -> dict[str, str]:

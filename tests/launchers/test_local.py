@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers.local import LONGEST_BASE, NO_CLUSTER
+from launchers.local import LONGEST_BASE, NO_CLUSTER, _delete_abandoned, _held
 
 HOLD = """
 import json, os, sys
@@ -69,6 +69,18 @@ def listening(root: int) -> set[str]:
     processes = [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
     found = [one for process in processes for one in process.net_connections("inet") if one.status == "LISTEN"]
     return {one.laddr.ip.removeprefix("::ffff:") for one in found}
+
+
+def test_folders_of_killed_processes_are_deleted_by_the_next_start(tmp_path: Path) -> None:
+    killed, used, others = (tmp_path / f"ray-{name}" for name in ("killed", "used", "others"))
+    for folder in (killed, used, others):
+        folder.mkdir()
+    hold = "import sys, pathlib, time; from launchers.local import _held\nwith _held(pathlib.Path(sys.argv[1])): "
+    subprocess.run([sys.executable, "-c", f"{hold}import os; os._exit(9)", killed])
+    (others / "0").mkdir()  # of a program that knows nothing of the lock
+    with _held(used):
+        _delete_abandoned(str(tmp_path))
+        assert sorted(tmp_path.iterdir()) == [others, used]
 
 
 @pytest.mark.slow

@@ -241,11 +241,12 @@ def _provenance(selection: Selection) -> str:
         ["corpus view", view_digest(view)],
         ["selection", selection.digest],
     ]
-    for recipe in [*view.segment.values(), *view.stages.values()]:
+    stages = []
+    for recipe in [*view.segment.values(), *view.stages.values()]:  # of each input, which are often alike
         facts = {**recipe.get("artifacts", {}), **recipe.get("fits", {})}
         digests = ", ".join(f"{key} {escaped(str(value))}" for key, value in sorted(facts.items()))
-        rows.append([f"stage {recipe['stage']}, version {recipe['version']}", digests or "–"])
-    return _table(("what", "version or digest"), rows)
+        stages.append((f"stage {recipe['stage']}, version {recipe['version']}", digests or "–"))
+    return _table(("what", "version or digest"), [*rows, *dict.fromkeys(stages)])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

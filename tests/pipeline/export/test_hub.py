@@ -91,6 +91,7 @@ def test_the_card_says_where_the_data_are_from_and_what_is_not_known(corpus: Cor
         "AutoBLEU of the sentences that were scored", "| eng\\_Latn | en |",
     ):  # fmt: skip
         assert words in text, words
+    assert text.count("| stage segment, version") == 1, "both inputs are segmented alike"
     for path in (tmp_path / "to/plots").iterdir():
         assert f"](plots/{path.name})" in text and path.read_bytes().startswith(b"<svg")
     assert len(list((tmp_path / "to/plots").iterdir())) == 4

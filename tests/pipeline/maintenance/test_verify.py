@@ -224,6 +224,9 @@ def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: Mak
     run(corpus / "corpus.yaml", f"encode.precision={other}", f"output={tmp_path / 'other'}")
     fine, shown = compared(finished / "out", tmp_path / "other")
     assert not fine and "the least cosine is 0.99" in shown and "embeddings.embedding: different bytes in" in shown
+    run(corpus / "corpus.yaml", "autobleu.sample=0.5", f"output={tmp_path / 'fewer'}")
+    fine, shown = compared(finished / "out", tmp_path / "fewer")
+    assert not fine and "The same" not in shown and "the corpora have decided on other samples" in shown
     run(make_config(**SECTIONS))
     fine, shown = compared(finished / "out", tmp_path / "out")
     assert not fine and "lacks" in shown
