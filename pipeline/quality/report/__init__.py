@@ -8,12 +8,13 @@ rows, the vectors of about the first 262 144.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from pipeline.base.errors import ConfigError, visible
 from pipeline.corpus.reader import Corpus
@@ -29,6 +30,7 @@ from pipeline.quality.report.sections import contents, embeddings, examples, len
 from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
 from pipeline.select.command import removed_by
 
+_CODE = re.compile("`([^`]+)`")
 LONGEST = 600  # characters shown of one text
 
 
@@ -109,7 +111,7 @@ def page_of(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shown": shown, "drawn": Markup, "groups": _groups, "spaced": number}
+    environment.filters |= {"shown": shown, "coded": coded, "drawn": Markup, "groups": _groups, "spaced": number}
     return environment.get_template("template.html").render(
         kind=kind,
         name=name,
@@ -127,6 +129,11 @@ def shown(text: str) -> str:
     """
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     return visible(cut)
+
+
+def coded(text: str) -> Markup:
+    """Show what is between backticks as code; everything is escaped first."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:

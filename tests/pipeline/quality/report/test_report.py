@@ -19,7 +19,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.cli import app
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.report import Drift, FitSummary, plots, render, write_report
+from pipeline.quality.report import Drift, FitSummary, coded, plots, render, write_report
 from pipeline.quality.report.gather import Gathered, gather
 from pipeline.quality.report.page import number, share
 from pipeline.quality.report.rows import by_length, pearson, read_rows
@@ -367,3 +367,7 @@ def test_tiny_data_has_plots(count: int) -> None:
         plots.curve("f", ([1.0], [0.4]), "x", "y", top=1),
     ):
         assert ElementTree.fromstring(svg).get("viewBox")
+
+
+def test_what_is_between_backticks_is_shown_as_code_and_everything_is_escaped() -> None:
+    assert coded("`select` & <b>`a < b`</b>") == "<code>select</code> &amp; &lt;b&gt;<code>a &lt; b</code>&lt;/b&gt;"
