@@ -21,6 +21,7 @@ from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
 from pipeline.inputs import LangColumn, LangDetect
 from pipeline.inputs.listing import format_hint
+from pipeline.planning.draft import STRIP
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
 
@@ -64,6 +65,19 @@ def test_a_file_that_ends_too_early_is_told(tmp_path: Path) -> None:
     what = r"1 record of the first \d+ records of in.jsonl.gz cannot be read, with this error for the first: gzip: "
     assert done.returncode == 0 and re.search(rf"in.jsonl.gz: {what}the file ends in", said(done)), said(done)
     assert re.search(f"# {what}", (tmp_path / "corpus.yaml").read_text()) and load_config("corpus.yaml")
+
+
+def test_front_matter_is_told_with_a_command_that_removes_it(tmp_path: Path) -> None:
+    texts = {"a": f"---\ntitle: One\n---\n{ENGLISH}\n---\n", "b": f"{ENGLISH}\n---\nmore\n---\n"}
+    (tmp_path / "data").mkdir()
+    for name, text in texts.items():
+        (tmp_path / f"data/{name}.md").write_text(text)
+    told = said(pipeline("init", "data", "--to", "corpus.yaml"))
+    assert "1 of the 2 files examined begins with front matter (--- … ---)" in " ".join(told.split()), told
+    assert STRIP in told
+    subprocess.run(STRIP, shell=True, check=True, cwd=tmp_path / "data")
+    assert (tmp_path / "data/a.md").read_text() == f"{ENGLISH}\n---\n"
+    assert (tmp_path / "data/b.md").read_text() == texts["b"]
 
 
 def test_documents_of_small_files_are_counted(tmp_path: Path) -> None:
