@@ -29,7 +29,7 @@ from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
-LOCK = "lock"  # in such a folder
+LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
 STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
