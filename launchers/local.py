@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def ray_on_this_machine() -> Iterator[None]:
 def _held(folder: Path) -> Iterator[None]:
     """Lock a file in a folder until the block ends or this process dies, however it dies."""
     with (folder / "new").open("w") as file:
+        file.write(socket.gethostname())
+        file.flush()
         with contextlib.suppress(OSError):  # a file system without locks: then nobody deletes it
             fcntl.flock(file, fcntl.LOCK_EX)
             Path(file.name).rename(folder / LOCK)  # only once it is locked
@@ -81,11 +84,13 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _delete_abandoned(base: str) -> None:
-    """Delete the folders of this user whose processes were killed."""
+    """Delete the folders of this user whose processes were killed on this machine: others may share the disk."""
     for lock in Path(base).glob(f"ray-*/{LOCK}"):
         with contextlib.suppress(OSError):
             if lock.parent.lstat().st_uid == os.getuid():
-                with lock.open() as file:
+                with lock.open("r+") as file:
+                    if file.read() != socket.gethostname():
+                        continue
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is used
                     shutil.rmtree(lock.parent, ignore_errors=True)
 

@@ -98,7 +98,8 @@ class Task:
                     give_up_soon()
                     with contextlib.suppress(AwayError):  # then the lease expires
                         self._let_go()
-                    self.console.print(f"stopped: {heart.stopped or 'asked to'}; finished work is kept")
+                    said = f"stopped: {heart.stopped or 'asked to'}; finished work is kept"
+                    self.console.print(said, markup=False)
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
                 if not self._progress and not away:

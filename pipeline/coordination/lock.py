@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import CorpusError, PipelineError
+from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease, Leases, beats
 from pipeline.storage.store import Store
@@ -248,7 +248,7 @@ def who_stopped(store: Store, run: str) -> str:
     try:
         found = json.loads(store.read(f"{run}/{CANCEL}"))
         when = datetime.fromisoformat(found["since"]).strftime("%H:%M:%S")
-        return f"{found['why']} by {found['user']} on {found['host']} at {when} UTC"
+        return visible(f"{found['why']} by {found['user']} on {found['host']} at {when} UTC")
     except (ValueError, KeyError, TypeError, RecursionError):  # written by an earlier version, which did not record who
         return "cancelled"
 

@@ -165,7 +165,11 @@ def _export_share(
         else:
             with _not_purged(corpus, purged, target):
                 counts, written = _written(console, selection.share(*share), target, options, vectors, None)
-            shares.note(counts, written)
+            try:
+                shares.note(counts, written)
+            except StorageError:  # as its folder is deleted by a process that had the same share, and completed it
+                if not target.holds(FINISHED):
+                    raise
             _say(console, f"{name}: {_amount(written, target)}")
         missing = shares.missing()
         if not missing:

@@ -10,6 +10,7 @@ the same. Cost: a small file per share, and a listing of these.
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +22,7 @@ from pipeline.export.pieces import Written
 from pipeline.select.selection import Counts
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.records import read_json, sealed
-from pipeline.storage.store import Store
+from pipeline.storage.store import Store, is_unfinished
 
 FORMATS: dict[str, tuple[str, ...]] = {"parquet": (), "lcm": CARDS}  # files named after parts; what completes these
 MOST = 10_000  # shares
@@ -62,7 +63,7 @@ class Shares:
         """Return whether this share is written already. Raises `CorpusError` if its note, or another one, is damaged or
         of another export.
         """
-        there, mine = self._store.find(_FOLDER), self._name(self._which)
+        there, mine = self._notes(), self._name(self._which)
         for name in {*there[:1], *({mine} & set(there))}:
             with contextlib.suppress(MissingError):  # deleted by a process that has completed the export
                 self._read(name)
@@ -76,8 +77,11 @@ class Shares:
 
     def missing(self) -> list[int]:
         """Return the shares that have no note yet."""
-        there = set(self._store.find(_FOLDER))
+        there = set(self._notes())
         return [which for which in range(1, self._of + 1) if self._name(which) not in there]
+
+    def _notes(self) -> list[str]:
+        return [path for path in self._store.find(_FOLDER) if not is_unfinished(path)]
 
     def together(self, format: str) -> tuple[Counts, Written]:
         """Add up the notes of all shares, whose files the folder must have now.
@@ -96,8 +100,12 @@ class Shares:
         return counts, written
 
     def forget(self) -> None:
-        """Delete the notes of an export that is complete."""
-        self._store.delete_folder(_FOLDER)
+        """Delete the notes of an export that is complete, if no other process writes one again."""
+        for path in self._store.find(_FOLDER):
+            self._store.delete(path)
+        if self._store.local:
+            with contextlib.suppress(OSError):
+                Path(self._store.url, _FOLDER).rmdir()
 
     def _read(self, name: str) -> ShareNote:
         note = read_json(self._store, name, ShareNote, "delete it, and export that share again")

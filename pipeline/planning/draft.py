@@ -39,8 +39,8 @@ KEPT = 6  # columns suggested as metadata
 SHOWN = 5  # columns or languages that a comment names
 ONE_LANGUAGE = 0.95  # with at least this share of texts in one language, all are assumed to be in it
 CERTAIN = 0.5  # confidence of the identification, the threshold of `lang: detect`
-FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n.*?^---[ \t]*$", re.M | re.S)
-STRIP = r"perl -0pi -e 's/\A(\xEF\xBB\xBF)?---[ \t]*\r?\n.*?^---[ \t]*\r?\n//ms' *.md"
+FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n[\w-]+:.*?^---[ \t]*\r?$", re.M | re.S)
+STRIP = r"find . -name '*.md' -exec perl -0pi -e 's/\A(\xEF\xBB\xBF)?---[ \t]*\r?\n[\w-]+:.*?^---[ \t]*\r?\n//ms' {} +"
 JUDGED = 0.5  # with at least this share of texts identified, the others are assumed to be in their language
 FEW_DOCUMENTS = 1000  # for fewer documents, more than a hundredth is held out, so that it is not empty
 TEXTS = 50  # text files whose language is identified
@@ -150,7 +150,8 @@ def _entry(group: FileGroup) -> Draft:
             begin = "begins" if headed == 1 else "begin"
             found.missed.append(
                 f"{headed} of the {counted(len(texts), 'file')} examined {begin} with front matter (--- … ---), which "
-                f"would become sentences, as code blocks do; to remove it from copies of the files: {STRIP}"
+                "would become sentences, as code blocks do; to remove it, in a copy of the folder: "
+                + STRIP.replace(".md", Path(group.files[0].path).suffix or ".md")
             )
         if texts and not any(map(marks.VISIBLE.search, texts)):
             found.missed.append("there is nothing visible in the files examined, so nothing of them would be kept")

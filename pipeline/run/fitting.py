@@ -199,11 +199,12 @@ def _fit_scaler(
 
     assert config.encode and config.scaler
     counting = ScalerFit(load_card(config.encode.model).dim)
-    rows = 0
+    rows, most = 0, min(sample.rows, config.scaler.rows)
+    progress(rows, most)
     for table in sample.batches("embedding"):
         counting.add(embedding_matrix(table["embedding"]))
         rows += table.num_rows
-        progress(rows, min(sample.rows, config.scaler.rows))
+        progress(rows, most)
     scaler = counting.finish(clip=config.scaler.clip)
     return _FittedArtifact(scaler.to_bytes, rows, {"constant_dimensions": float(scaler.constant_dimensions)})
 
@@ -213,6 +214,7 @@ def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, 
     from stages.rvq.fit import fit_codebooks
 
     assert config.rvq
+    progress(0, config.rvq.codebooks)
     rows = max(1.0, sample.rows * sample.rate)
     held_out = sample.rate * max(min(0.05, HELD_OUT_ROWS / rows), min(0.5, LEAST_HELD_OUT / rows))
     judged = sample.below(held_out, "text", "lang", "embedding")
@@ -290,6 +292,7 @@ def _fit_predictor(
     from stages.scaler.robust import RobustScaler
 
     assert config.predictor
+    progress(0, config.predictor.epochs)
     tables = [table.filter(pc.is_valid(table["fragility_cosine"])) for table in sample.batches("embedding", *SCORES)]
     embeddings = np.concatenate([embedding_matrix(table["embedding"]) for table in tables])
     targets = np.stack([np.concatenate([table[name].to_numpy() for table in tables]) for name in SCORES], axis=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers.local import LONGEST_BASE, NO_CLUSTER, _delete_abandoned, _held
+from launchers.local import LOCK, LONGEST_BASE, NO_CLUSTER, _delete_abandoned, _held
 
 HOLD = """
 import json, os, sys
@@ -81,6 +81,9 @@ def test_folders_of_killed_processes_are_deleted_by_the_next_start(tmp_path: Pat
     with _held(used):
         _delete_abandoned(str(tmp_path))
         assert sorted(tmp_path.iterdir()) == [others, used]
+    (used / LOCK).write_text("another machine")
+    _delete_abandoned(str(tmp_path))
+    assert used.exists()
 
 
 @pytest.mark.slow

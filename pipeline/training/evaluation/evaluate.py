@@ -186,7 +186,7 @@ def evaluate(
     evaluated: list[Trained] = []
     endings = words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if any(one.plans for one in trained) else None
     for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, endings):
-        with _noted(console, options, name, damaged) if one else contextlib.nullcontext():
+        with _noted(console, options, one.name, damaged) if one else contextlib.nullcontext():
             found = _figures(
                 console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
             )
@@ -368,7 +368,7 @@ def _noted(console: Console, options: EvaluateOptions, name: str, damaged: list[
         if options.models:
             raise
         console.print(f"left out: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-        if not isinstance(error, ConfigError):
+        if not isinstance(error, ConfigError) and name not in damaged:
             damaged.append(name)
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pyarrow.compute as pc
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from safetensors.torch import load, save
 
@@ -167,7 +168,9 @@ def _segmenter(corpus: Corpus, index: Index) -> SegmentSettings | None:
     part, written = data_owner(index.parts["sentences"][0].as_py())
     chunk, number = part_owner(part), part_number(part)
     for folder in (f"{RUNS}/{name}" for name in reversed(corpus.store.folders(RUNS))):
-        if corpus.store.exists(f"{folder}/{VIEW_FILE}"):
+        if not corpus.store.exists(f"{folder}/{VIEW_FILE}"):
+            continue
+        with contextlib.suppress(CorpusError, ValidationError):  # damaged, or of a version with other settings
             listed = View.read(corpus.store, folder).listed
             row = pc.index(listed.chunks.table["id"], chunk).as_py()
             if row >= 0 and segment_part_fingerprint(listed[row][1], number)[:8] == written:

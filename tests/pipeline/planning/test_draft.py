@@ -69,15 +69,18 @@ def test_a_file_that_ends_too_early_is_told(tmp_path: Path) -> None:
 
 def test_front_matter_is_told_with_a_command_that_removes_it(tmp_path: Path) -> None:
     texts = {"a": f"---\ntitle: One\n---\n{ENGLISH}\n---\n", "b": f"{ENGLISH}\n---\nmore\n---\n"}
-    (tmp_path / "data").mkdir()
+    texts["c/rule"] = f"---\n\n{ENGLISH}\n\n---\n"
+    (tmp_path / "data/c").mkdir(parents=True)
     for name, text in texts.items():
         (tmp_path / f"data/{name}.md").write_text(text)
+    (tmp_path / "data/c/crlf.md").write_bytes(texts["a"].replace("\n", "\r\n").encode())
     told = said(pipeline("init", "data", "--to", "corpus.yaml"))
-    assert "1 of the 2 files examined begins with front matter (--- … ---)" in " ".join(told.split()), told
+    assert "2 of the 4 files examined begin with front matter (--- … ---)" in " ".join(told.split()), told
     assert STRIP in told
     subprocess.run(STRIP, shell=True, check=True, cwd=tmp_path / "data")
     assert (tmp_path / "data/a.md").read_text() == f"{ENGLISH}\n---\n"
-    assert (tmp_path / "data/b.md").read_text() == texts["b"]
+    assert (tmp_path / "data/c/crlf.md").read_bytes().startswith(ENGLISH.encode()[:20])
+    assert all((tmp_path / f"data/{name}.md").read_text() == texts[name] for name in ("b", "c/rule"))
 
 
 def test_documents_of_small_files_are_counted(tmp_path: Path) -> None:
