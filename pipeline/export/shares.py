@@ -118,10 +118,10 @@ class Shares:
         return note
 
     def _name(self, which: int) -> str:
-        return f"{_FOLDER}/{which}-of-{self._of}.json"
+        return _note(which, self._of)
 
 
-def shared_files(share: tuple[int, int], format: str) -> tuple[str, ...]:
+def shared_files(share: tuple[int, int], format: str) -> frozenset[str]:
     """Return names and folders of what shares write.
 
     Raises `ConfigError` for a format that one process must write, and for too many shares.
@@ -134,8 +134,11 @@ def shared_files(share: tuple[int, int], format: str) -> tuple[str, ...]:
         )
     if of > MOST:
         raise ConfigError(f"--share {which}/{of}: an export has at most {MOST} shares; give fewer")
-    notes = [f"{_FOLDER}/{one}-of-{of}.json" for one in range(1, of + 1)]
-    return ("data/", FINISHED, *notes, *FORMATS[format])
+    return frozenset(("data/", FINISHED, *(_note(one, of) for one in range(1, of + 1)), *FORMATS[format]))
+
+
+def _note(which: int, of: int) -> str:
+    return f"{_FOLDER}/{which}-of-{of}.json"
 
 
 def is_finished(target: ExportTarget, identity: dict[str, Any]) -> bool:

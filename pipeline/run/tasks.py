@@ -6,15 +6,15 @@ kills its worker is set aside, and not tried for ever.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipeline.base.errors import AsideError, HostDiedError, PipelineError, StartError, StorageError
+from pipeline.base.errors import AsideError, HostDiedError, MissingError, PipelineError, StartError, StorageError
 from pipeline.coordination.identity import Identity, check_identity
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import ChunkReceipt, PartRef
@@ -206,27 +206,30 @@ class _Attempts:
         """Return how many workers had died in an item when this one began it."""
         return self._deaths[name]
 
-    @contextmanager
+    @contextlib.contextmanager
     def marked(self, name: str) -> Iterator[None]:
         """Mark a part or chunk inside the `with` block. Raises `AsideError` if three workers have died in it."""
-        for number in range(MAX_STARTS):
-            mark = f"{self._folder}/{name}-{number}"
-            if self._store.create(mark, secrets.token_bytes(8)):
-                break
-        else:
-            raise AsideError(
-                f"{name} killed its worker {MAX_STARTS} times and {ASIDE}; look for the cause "
-                "(memory?) in the machine's log, then run again"
-            )
+        mark, token = "", secrets.token_bytes(8)
         try:
+            for number in range(MAX_STARTS):
+                mark = f"{self._folder}/{name}-{number}"
+                if self._store.create(mark, token):
+                    break
+            else:
+                raise AsideError(
+                    f"{name} killed its worker {MAX_STARTS} times and {ASIDE}; look for the cause "
+                    "(memory?) in the machine's log, then run again"
+                )
             yield
+            self._store.delete(mark)  # it has ended, well or not; only a process that dies leaves its mark
         except HostDiedError:
             self._deaths[name] += 1
             raise
-        except BaseException:
-            self._store.delete(mark)
+        except BaseException:  # also where a signal comes while the mark is made
+            with contextlib.suppress(MissingError):
+                if mark and self._store.read(mark) == token:
+                    self._store.delete(mark)
             raise
-        self._store.delete(mark)  # it has ended, well or not; only a process that dies leaves its mark
 
 
 class _SharedOrAlone:
@@ -237,7 +240,7 @@ class _SharedOrAlone:
         self._inside = 0
         self._alone = 0  # how many are inside or waiting
 
-    @contextmanager
+    @contextlib.contextmanager
     def enter(self, *, alone: bool) -> Iterator[None]:
         """Wait until nobody else is inside (`alone`), or nobody wants to be alone."""
         with self._changed:

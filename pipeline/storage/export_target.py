@@ -240,7 +240,8 @@ def is_hidden(name: str) -> bool:
 
 def _is_of(name: str, allowed: Collection[str]) -> bool:
     """Return whether a file is hidden, has one of some names, or lies in one of some folders, which end in `/`."""
-    return is_hidden(name) or any(name == one or (one.endswith("/") and name.startswith(one)) for one in allowed)
+    folders = (name[: place + 1] for place, letter in enumerate(name) if letter == "/")
+    return is_hidden(name) or name in allowed or any(folder in allowed for folder in folders)
 
 
 def _remove(folders: Iterable[Path]) -> None:

@@ -15,7 +15,8 @@ from launchers.segmenting_process import SegmentingProcess
 from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from pipeline.planning.workload import busy_seconds_of
-from pipeline.run.tasks import PartTask
+from pipeline.run.tasks import PartTask, _Attempts
+from pipeline.storage.store import Store
 from stages.computing import segmented, tell_segmented
 from stages.fragility.card import shipped_external_cards
 from tests.conftest import MakeConfig, data_digests
@@ -130,3 +131,23 @@ def test_a_model_whose_package_is_missing_is_told_of_before_any_work(make_config
     assert done.returncode == 2
     assert "the package no-such-package is not installed; pip install no-such-package" in said(done)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_signal_while_a_mark_is_made_leaves_none(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as a worker that died; a mark of one that did die stays."""
+    config, create = load_config(make_config()), Store.create
+    store = Store(config.output)
+    store.create("runs/one/starts/part-0", b"of a worker that died")
+
+    def interrupted(this: Store, path: str, data: bytes) -> bool:
+        if create(this, path, data):
+            raise KeyboardInterrupt
+        return False
+
+    attempts = _Attempts(config, "runs/one")
+    monkeypatch.setattr(Store, "create", interrupted)
+    with pytest.raises(KeyboardInterrupt), attempts.marked("part"):
+        raise AssertionError
+    assert store.find("runs/one/starts") == ["runs/one/starts/part-0"]
