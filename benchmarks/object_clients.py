@@ -118,7 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Work with one client in this process; return seconds of clock and CPU of each operation, and counts."""
     seconds: dict[str, tuple[float, float]] = {}
-    counts = {"disowned": 0}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         start, cpu = time.perf_counter(), time.process_time()
@@ -126,12 +125,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         seconds[name] = time.perf_counter() - start, time.process_time() - cpu
         return result
 
-    endpoint = os.environ["AWS_ENDPOINT_URL"]
-    make: Callable[[], Any] = lambda: Obstore(endpoint) if options.client == "obstore" else Store(f"s3://{BUCKET}")  # noqa: E731
-    store = timed("client made, first file written", lambda: _first(make()))
+    store = timed("client made, first file written", lambda: _begun(options.client))
     receipts = {f"receipts/{one:05d}.json": f"{one}".zfill(RECEIPT).encode() for one in range(options.receipts)}
     created = timed(f"{len(receipts)} receipts created", lambda: [store.create(*one) for one in receipts.items()])
-    counts["disowned"] += created.count(False)
     with ThreadPoolExecutor(16) as pool:
         same = [f"same/{one}" for one in range(4) for _ in range(16)]
         won = timed(
@@ -155,14 +151,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     timed("receipts deleted", lambda: [store.delete(path) for path in receipts])
     return {
         "seconds": seconds,
-        "disowned": counts["disowned"],
+        "disowned": created.count(False),
         "winners": sum(won),
         "repeated": take_retry_counts().total() if options.client == "fsspec" else "unknown",
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
 
-def _first(store: Any) -> Any:
+def _begun(client: str) -> Any:
+    store = Obstore(os.environ["AWS_ENDPOINT_URL"]) if client == "obstore" else Store(f"s3://{BUCKET}")
     store.write("first", b"first")
     return store
 

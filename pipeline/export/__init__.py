@@ -139,8 +139,7 @@ def export_corpus(
         return
     with target.claimed(), _not_purged(corpus, purged, target):
         counts, written = _written(console, selection, target, options, vectors, draw)
-        if options.format == "lcm":
-            write_lcm_cards(corpus.view.name, target, written, scaler)
+        _write_cards(corpus, target, options, written, scaler)
     _complete(console, selection, target, options, counts, written)
     if push:
         push.upload(console)
@@ -173,10 +172,13 @@ def _export_share(
             _say(console, f"{name}: {_amount(written, target)}")
         missing = shares.missing()
         if not missing:
-            with contextlib.suppress(MissingError):  # the notes were deleted by another process that completed it
+            try:
                 counts, written = shares.together(options.format)
-                if options.format == "lcm":
-                    write_lcm_cards(corpus.view.name, target, written, scaler)
+            except MissingError:  # the notes were deleted by another process, which completed it
+                if not target.holds(FINISHED):
+                    raise
+            else:
+                _write_cards(corpus, target, options, written, scaler)
                 _complete(console, selection, target, options, counts, written)
         elif not target.holds(FINISHED):
             shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
@@ -210,7 +212,17 @@ def _complete(
                 corpus.store.delete(record.path)
         raise
     _say(console, _amount(written, target))
-    _say(console, query(target) if options.format == "parquet" else written.next_step)
+    _say(console, written.next_step)
+
+
+def _write_cards(
+    corpus: Corpus, target: ExportTarget, options: ExportOptions, written: Written, scaler: RobustScaler | None
+) -> None:
+    """Write what follows the data of all parts, and say what to do next with the formats that have shares."""
+    if options.format == "lcm":
+        write_lcm_cards(corpus.view.name, target, written, scaler)
+    elif options.format == "parquet":
+        written.next_step = query(target)
 
 
 def _amount(written: Written, target: ExportTarget) -> str:
