@@ -5,8 +5,6 @@ This is the same for all formats: a reader gives the record's values by column n
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
 import itertools
 import re
@@ -291,22 +289,9 @@ def nearest_languages(code: str, languages: Collection[str]) -> str:
     same = [known for known in SONAR_CODES.get(_SAME.get(language, language), ()) if known in languages]
     same.sort(key=lambda known: known[-4:].lower() not in more)
     nearest = ", ".join(list(dict.fromkeys([*same, *card.nearest_languages(code, languages)]))[:3])
-    known = _known_elsewhere().get(code)
+    known = next((one.name for one in card.readable_cards() if code in one.languages), "")
     elsewhere = f"{code} is known to {known} (encode: {{model: {known}}}); " if known and code not in languages else ""
     return f"{elsewhere}nearest of the model's {len(languages)} languages: {nearest}"
-
-
-@functools.cache
-def _known_elsewhere() -> dict[str, str]:
-    """Return language → a model that ships and knows it, `sonar` where several do."""
-    from stages.cards import CardError
-    from stages.sonar.card import load_card, shipped_cards
-
-    found: dict[str, str] = {}
-    for name in sorted(shipped_cards(), key=lambda name: name == "sonar"):
-        with contextlib.suppress(CardError):  # reported elsewhere
-            found |= dict.fromkeys(load_card(name).languages, name)
-    return found
 
 
 NOT_CERTAIN = "language not certain"

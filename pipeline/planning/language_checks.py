@@ -14,8 +14,7 @@ from pipeline.inputs.documents import short
 from pipeline.inputs.records import NOT_CERTAIN, UNKNOWN_LANGUAGE
 from pipeline.inputs.samples import RecordSample
 from pipeline.planning.section_checks import Problem
-from stages.cards import CardError
-from stages.sonar.card import ModelCard, load_card, shipped_cards
+from stages.sonar.card import ModelCard, readable_cards
 
 SHOWN_LANGUAGES = 5
 EXPLAINED = 3  # languages for which a way on is given
@@ -113,7 +112,7 @@ def _listed(unknown: Counter[str]) -> str:
 
 def _ways(config: RunConfig, one: InputSettings, first: RecordSample, card: ModelCard) -> str:
     """Say what a person can do about languages that the model does not know."""
-    others = [other for other in _cards() if other.name != card.name]
+    others = [other for other in readable_cards() if other.name != card.name]
     section = "encode" if config.encode else "segment"
     ways: dict[str, None] = {}
     for code, _ in first.unknown.most_common(EXPLAINED):
@@ -135,11 +134,3 @@ def _codes_of(code: str) -> tuple[str, ...]:
     from stages.language.identifier import SONAR_CODES
 
     return SONAR_CODES.get(code.lower(), ())
-
-
-def _cards() -> Iterator[ModelCard]:
-    for name in shipped_cards():
-        try:
-            yield load_card(name)
-        except CardError:  # reported elsewhere
-            continue

@@ -9,7 +9,9 @@ ensures that it keeps meaning the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import hashlib
 import importlib.resources
 import json
@@ -240,6 +242,16 @@ def shipped_cards() -> dict[str, Path]:
     folder = Path(str(importlib.resources.files("conf") / "models"))
     cards = (path for path in folder.glob("*.yaml") if not path.stem.startswith("lcm-"))
     return {path.stem: path for path in sorted(cards, key=lambda path: path.stem)}
+
+
+@functools.cache
+def readable_cards() -> tuple[ModelCard, ...]:
+    """Return the cards that ship, in the order of their names, without those that cannot be read."""
+    found = []
+    for name in shipped_cards():
+        with contextlib.suppress(CardError):  # reported where the model is asked for
+            found.append(load_card(name))
+    return tuple(found)
 
 
 # What people who know the published models type, in small letters → the card of the same weights.
