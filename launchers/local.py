@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
+ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed
 STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
@@ -67,8 +69,9 @@ def ray_on_this_machine() -> Iterator[None]:
                 yield
             finally:
                 ray.shutdown()
+                _end_processes(folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
 
 
 @contextlib.contextmanager
@@ -81,6 +84,30 @@ def _held(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
             Path(file.name).rename(folder / LOCK)  # only once it is locked
         yield
+
+
+def _end_processes(folder: Path) -> None:
+    """End Ray's processes of a start that was interrupted, which Ray leaves alone until this process ends."""
+    psutil: Any = importlib.import_module("psutil")  # which Ray brings
+    left = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if str(folder) in " ".join(process.cmdline()):
+                left += [process, *process.children(recursive=True)]
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, timeout=ENDS)
+
+
+def _delete(folder: Path) -> None:
+    """Delete the folder; a worker that has lost its Ray may still write into it for a moment."""
+    until = time.monotonic() + ENDS
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > until:
+            return
+        time.sleep(0.05)
 
 
 def _delete_abandoned(base: str) -> None:

@@ -28,6 +28,21 @@ with ray_on_this_machine():
     assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
 assert "RAY_AUTH_TOKEN" not in os.environ
 """
+INTERRUPTED = """
+import ray._private.node as node
+from launchers.local import ray_on_this_machine
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+node.Node.start_raylet = interrupted  # as by a signal, when the head's processes have started
+try:
+    with ray_on_this_machine():
+        raise AssertionError
+except KeyboardInterrupt:
+    import psutil
+    print([process.name() for process in psutil.Process().children(recursive=True)])
+"""
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
 
@@ -84,6 +99,14 @@ def test_folders_of_killed_processes_are_deleted_by_the_next_start(tmp_path: Pat
     (used / LOCK).write_text("another machine")
     _delete_abandoned(str(tmp_path))
     assert used.exists()
+
+
+@pytest.mark.slow
+def test_an_interrupted_start_leaves_no_process_and_no_folder(base: Path) -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=600)
+    assert (shown.returncode, shown.stdout) == (0, "[]\n"), shown
+    assert not list(base.iterdir())
 
 
 @pytest.mark.slow
