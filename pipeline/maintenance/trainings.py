@@ -116,7 +116,8 @@ def _record(store: Store, run: str) -> Iterator[Finding]:
     except CorpusError as error:
         again = _record_of_model(store, run)
         what = str(error) if store.exists(path) else "is missing"
-        yield Finding(path, what if again else f"{what}; {BROKEN}", None, again)
+        how = f"it can be made again from {MODEL}, but without train.sampling, which no other file has"
+        yield Finding(path, f"{what}; {how if again else BROKEN}", None, again)
         return
     about = None
     with contextlib.suppress(CorpusError):

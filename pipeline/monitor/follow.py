@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import counted, duration, number, plain
+from pipeline.base.formats import Figures, counted, duration, number, plain
 from pipeline.console.progress import LINE_SECONDS
 from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
@@ -129,7 +129,7 @@ def _view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
     for phase in state.phases:
         name = f"phase {phase.number}, {phase.kind}"
         for label, text in _phase(phase, None if phase.over else pace.rate):
-            phases.add_row(Text(label or name, "" if phase.over else "bold"), text)
+            phases.add_row(Text(label or name, "" if phase.over else "bold"), Figures(text))
     if state.phases:
         lines.append(phases)
     else:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pipeline.base.errors import ConfigError
-from pipeline.base.formats import duration, number
+from pipeline.base.formats import Figures, duration, number
 from pipeline.planning.flops import (
     LLMS,
     Assumptions,
@@ -126,11 +126,11 @@ def _show_training(console: Console, cards: list[LcmCard], training: dict[str, f
     names = {card.name for card in cards}
     for name, flops in training.items():
         hours = assumed.hours(flops * 1e9)
-        row = [escape(name), number(sizes[name]), f"{flops / 1e9:,.3g}", "sentence" if name in names else "token"]
+        row = [name, number(sizes[name]), f"{flops / 1e9:,.3g}", "sentence" if name in names else "token"]
         row.append(duration(hours * 3600))
         if assumed.price is not None:
             row.append(number(hours * assumed.price))
-        table.add_row(*row)
+        table.add_row(*map(Figures, row))
     console.print(table)
 
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, DamagedError
-from pipeline.base.formats import counted, number
+from pipeline.base.formats import Figures, counted, number
 from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.lock import locked
@@ -136,6 +136,6 @@ def _show(console: Console, before: Counter[str], after: Counter[str]) -> None:
     for column in ("reason", "before", "after"):
         table.add_column(column, justify="left" if column == "reason" else "right", overflow="fold")
     for name in sorted(before | after):
-        table.add_row(Text(name), number(before[name]), number(after[name]))
-    table.add_row("all", number(before.total()), number(after.total()))
+        table.add_row(Text(name), Figures(number(before[name])), Figures(number(after[name])))
+    table.add_row("all", Figures(number(before.total())), Figures(number(after.total())))
     console.print(table)

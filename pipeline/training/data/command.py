@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.base.formats import counted, duration, number
+from pipeline.base.formats import Figures, counted, duration, number
 from pipeline.config.train import Plans
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
@@ -49,7 +49,7 @@ def index_corpus(
     for column in ("split", "documents", "sequences", "sentences"):
         table.add_column(column, justify="left" if column == "split" else "right")
     for split in SPLITS:
-        table.add_row(split, *map(number, index.about.splits[split]))
+        table.add_row(split, *map(Figures, map(number, index.about.splits[split])))
     console.print(table)
     for line in _notes(corpus, index):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
