@@ -27,6 +27,8 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 DIAGRAMS = DOCS / "diagrams"
 FENCE = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+SHORT = re.compile(r"<code>(?=(?:[^\s<]{1,24}|[^<]{1,10})</code>)")  # such as `--dry-run`, `make test`
+DATE = re.compile(r"<td>([^<]*)(\d{4}-\d\d-\d\d)(?=</td>)")
 COPIES = {
     "benchmarks.md": "benchmarks/README.md",
     "benchmarks-gpu.md": "benchmarks/GPU.md",
@@ -50,7 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Put pictures in the place of Mermaid sources, which stay readable below them. MkDocs calls this."""
+    """Put pictures in the place of Mermaid sources, which stay readable below; a click enlarges. MkDocs calls this."""
     depth = page.file.src_uri.count("/")
 
     def shown(found: re.Match[str]) -> str:
@@ -58,9 +60,15 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         if not (DIAGRAMS / name).exists():
             raise SystemExit(f"{page.file.src_uri}: a diagram has no picture docs/diagrams/{name}; see CONTRIBUTING.md")
         source = "\n".join(f"    {line}" for line in found[0].replace("```mermaid", "```text").splitlines())
-        return f'![diagram]({"../" * depth}diagrams/{name}){{ .diagram }}\n\n??? note "Source"\n\n{source}\n'
+        place = f"{'../' * depth}diagrams/{name}"
+        return f'[![diagram]({place}){{ .diagram }}]({place})\n\n??? note "Source"\n\n{source}\n'
 
     return FENCE.sub(shown, markdown)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Mark what no line may end within: short code of one word, and dates in tables. MkDocs calls this."""
+    return DATE.sub(r'<td>\1<span class="whole">\2</span>', SHORT.sub(r'<code class="whole">', html))
 
 
 def diagram_of(source: str) -> str:
@@ -139,6 +147,8 @@ def _words(definition: str) -> str:
 
 
 def _table(definition: Schema, sections: Mapping[str, str]) -> list[str]:
+    if not definition["properties"]:
+        return ["It has no settings: an empty mapping, `{}`, turns it on."]
     lines = ["| setting | type and limits | default | changes | what it is |", "|---|---|---|---|---|"]
     for name, field in definition["properties"].items():
         required = name in definition.get("required", ())
