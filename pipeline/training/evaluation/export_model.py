@@ -142,8 +142,7 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
 
     Raises `ConfigError` if the encoder is not the one that it learned from.
     """
-    text, present = text_models(corpus), [one.digest for one in pinned.indexes[:1] if is_present(corpus, one.digest)]
-    index = read_index(corpus, present[0]) if present else None
+    text, index = text_models(corpus), _index(corpus, pinned)
     encoder = fingerprint(text.artifacts)
     if encoder != pinned.encoder:
         raise ConfigError(
@@ -152,7 +151,7 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
             f"({encoder[:8]}), which the model never saw: run the corpus again with the encoder of the training "
             "(encode.model) and export the model then, or train one on these embeddings, with another train.name"
         )
-    segment = _segmenter(corpus, index) if index else None
+    segment = segmenter_of(corpus, pinned)
     if segment is None:
         console.print(
             f"{TEXT} has the section segment of the newest run: how the documents were cut from which the model "
@@ -163,8 +162,19 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
     return text.model_copy(update={"segment": segment})
 
 
-def _segmenter(corpus: Corpus, index: Index) -> SegmentSettings | None:
-    """Return the section segment of the newest run that has the first part of an index; None if there is none."""
+def _index(corpus: Corpus, pinned: Pinned) -> Index | None:
+    present = [one.digest for one in pinned.indexes[:1] if is_present(corpus, one.digest)]
+    return read_index(corpus, present[0]) if present else None
+
+
+def segmenter_of(corpus: Corpus, pinned: Pinned) -> SegmentSettings | None:
+    """Return the settings by which the documents were cut from which a model learned; None if they are not known.
+
+    They are those of the newest run that has the first part of the index.
+    """
+    index = _index(corpus, pinned)
+    if index is None:
+        return None
     part, written = data_owner(index.parts["sentences"][0].as_py())
     chunk, number = part_owner(part), part_number(part)
     for folder in (f"{RUNS}/{name}" for name in reversed(corpus.store.folders(RUNS))):

@@ -32,7 +32,7 @@ from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
-from pipeline.training.evaluation.export_model import codec_of, place_of
+from pipeline.training.evaluation.export_model import codec_of, place_of, segmenter_of
 from pipeline.training.evaluation.held_out import (
     HELD_OUT_READS,
     LONGEST,
@@ -132,6 +132,8 @@ def generate(
     trained = load_trained(where, index, device, True, options.sampling, options.of_file)
     check_options([trained], options.sampling)
     if options.prompt is not None:
+        if corpus:
+            words.segmenting = segmenter_of(corpus, trained.about.pinned) or words.segmenting
         sentences, paragraphs = words.segment(options.prompt, options.prompt_lang)
         given = _Prompt(sentences, options.prompt_lang, paragraphs)
         found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)

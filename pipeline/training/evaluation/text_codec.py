@@ -67,9 +67,7 @@ class TextCodec:
         return lang
 
     def segment(self, text: str, lang: str) -> tuple[list[str], Tensor]:
-        """Return the sentences of a text, as the corpus's documents were cut, and the number of each one's
-        paragraph.
-        """
+        """Return the sentences of a text, cut by the settings `segmenting`, and the number of each one's paragraph."""
         segmenter = Segmenter(self.segmenting, self._encoder.tokenizer.count, self.device)
         found = segmenter.segment([text], [lang])
         return found.text.to_pylist(), torch.from_numpy(found.paragraph.copy())

@@ -163,6 +163,9 @@ def test_the_segmenter_is_that_of_the_training(corpus: Corpus, tmp_path: Path) -
     run(copy / "corpus.yaml", "segment.max_chars=60")
     exported = export(Corpus(of.url), "base", tmp_path / "own")
     assert standalone(str(exported)).text.segment.max_chars == 80
+    (tmp_path / "long.txt").write_text(f"{'It rained on the roof of the old house, ' * 3}and nobody came.")
+    done = pipeline("generate", of.url, "--model", "base", "--prompt", tmp_path / "long.txt", "--sentences", "1")
+    assert done.stdout.startswith(", ".join(["It rained on the roof of the old house"] * 2)), said(done)
     (path,) = (copy / "out/train/index").glob(f"{index.digest[:12]}.parquet")
     path.unlink()
     done = pipeline("export-model", of.url, "--model", "base", "--to", tmp_path / "new")
