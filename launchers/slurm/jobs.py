@@ -18,13 +18,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launchers.slurm.sbatch import SbatchScript, check_options, options
-from launchers.slurm.site import Site, SlurmError, ask, site
+from launchers.slurm.site import Site, SlurmError, ask, printed, site
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings, seconds_of
+from pipeline.monitor.run_status import OVER
 
 _end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
@@ -187,36 +188,75 @@ def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:
 
 
 def states(jobs: Sequence[str]) -> dict[str, str]:
-    """Return job or task id ("123", "123_4") → SLURM's word for its state, for information only.
+    """Return job or task id ("123", "123_4") → SLURM's word for its state, and why it waits: "PENDING (Resources)".
 
-    One call of squeue; jobs that it has forgotten are looked up in SLURM's accounting if the site keeps it, and
-    otherwise left out.
+    One call of squeue. Jobs that it does not list are looked up in SLURM's accounting if the site keeps it, and left
+    out if SLURM has forgotten them. Raises SlurmError if SLURM does not answer, or does not say how a job is.
     """
-    lines = _squeue(jobs, "--array", "--states=all", "--format=%i|%T")
-    found = dict(line.split("|") for line in lines)
-    known = {task.partition("_")[0] for task in found}
-    gone = [job for job in jobs if job not in known]
+    found, gone, said = _squeue(jobs)
     if gone:
-        try:
-            rows = ask("sacct", "-n", "-P", "-X", "-j", ",".join(gone), "-o", "JobID,State").splitlines()
-        except SlurmError:  # no accounting here
-            return found
-        found |= {task: state.split(" ")[0] for task, state in (row.split("|") for row in rows)}
+        with contextlib.suppress(SlurmError):  # no accounting here
+            rows = ask("sacct", "-n", "-P", "-X", "-j", ",".join(gone), "-o", "JobID,State")
+            past = _states_in(rows, gone)
+            found |= past
+            gone = _without(gone, past)
+    _check_forgotten(gone, said)
     return found
 
 
 def alive(jobs: Sequence[str]) -> bool:
-    """Return whether any of these jobs still runs or waits. Raises SlurmError if SLURM does not answer."""
-    return bool(_squeue(jobs, "--format=%i"))
+    """Return whether any of these jobs still runs or waits. Raises SlurmError if SLURM does not say so of all."""
+    found, gone, said = _squeue(jobs)
+    if any(state.split(" ")[0] not in OVER for state in found.values()):
+        return True
+    _check_forgotten(gone, said)
+    return False
 
 
-def _squeue(jobs: Sequence[str], *arguments: str) -> list[str]:
+def _squeue(jobs: Sequence[str]) -> tuple[dict[str, str], list[str], str]:
+    """Return the states of the jobs that squeue lists, the jobs that it does not list, and what it printed."""
+    said = ""
     try:
-        return ask("squeue", "--noheader", *arguments, "--jobs", ",".join(jobs)).splitlines() if jobs else []
+        if jobs:
+            said = ask("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r",
+                       "--jobs", ",".join(jobs))  # fmt: skip
     except SlurmError as error:
-        if "Invalid job id" in str(error):  # the only job asked for, which SLURM has forgotten
-            return []
-        raise
+        if "Invalid job id" not in str(error):  # the only job asked for, which SLURM has forgotten
+            raise
+    found = _states_in(said, jobs)
+    return found, _without(jobs, found), said
+
+
+def _states_in(said: str, jobs: Sequence[str]) -> dict[str, str]:
+    """Return the states in lines `id|state` and `id|state|reason`; others, such as a site's notices, are ignored."""
+    found = {}
+    for line in said.splitlines():
+        task, _, rest = line.partition("|")
+        state, _, reason = rest.partition("|")
+        if task.partition("_")[0] in jobs and state:
+            word = state.split(" ")[0]  # of "CANCELLED by 1000"
+            found[task] = f"{word} ({reason})" if word == "PENDING" and reason not in ("", "None") else word
+    return found
+
+
+def _without(jobs: Sequence[str], found: Iterable[str]) -> list[str]:
+    known = {task.partition("_")[0] for task in found}
+    return [job for job in jobs if job not in known]
+
+
+def _check_forgotten(jobs: Sequence[str], said: str) -> None:
+    """Raise SlurmError unless SLURM says that it does not know these jobs: that a list lacks them proves nothing.
+
+    `said`: what squeue printed.
+    """
+    for job in jobs:
+        try:
+            ask("scontrol", "--all", "show", "job", job)
+        except SlurmError as error:
+            if "Invalid job id" in str(error):
+                continue
+            raise
+        raise SlurmError(f"squeue does not list job {job}, which SLURM has; {printed(said)}")
 
 
 def cancel(jobs: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 from dataclasses import dataclass
 
 from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.formats import plain
 from pipeline.config.launcher import seconds_of
 
 TIMEOUT = 120.0  # seconds; the commands themselves wait for a busy controller
@@ -72,6 +74,11 @@ def words(errors: str) -> str:
     return "; ".join(line.strip() for line in lines if line.strip() and not line.startswith("Try "))
 
 
+def printed(said: str) -> str:
+    """Return a phrase that tells what a command printed that was not understood."""
+    return f"it printed {plain(said.strip(), 100)!r}" if said.strip() else "it printed nothing"
+
+
 def site() -> Site:
     """Ask SLURM. Raises ConfigError, with what to do, if there is none or it does not answer."""
     if not shutil.which("sbatch"):
@@ -80,16 +87,24 @@ def site() -> Site:
             "run it on a login node of the cluster, or with --launcher local"
         )
     try:
-        rows = [row.split("|") for row in ask("sinfo", "-a", "-h", "-o", "%R|%P|%l").splitlines()]
+        said = ask("sinfo", "-a", "-h", "-o", "%R|%P|%l")
         lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
     except SlurmError as error:
         raise ConfigError(f"SLURM does not answer: {error}") from error
+    partitions, default = {}, None
+    for line in said.splitlines():
+        with contextlib.suppress(ValueError):  # a notice of the site
+            name, shown, limit = line.split("|")
+            partitions[name] = seconds_of(limit)
+            default = default or (name if shown.endswith("*") else None)
+    if not partitions:
+        raise ConfigError(f"SLURM does not answer: sinfo names no partition; {printed(said)}")
     config = {key.strip(): value.strip() for key, _, value in lines}
     return Site(
         version=config.get("SLURM_VERSION", "?"),
         cluster=config.get("ClusterName", "?"),
-        partitions={name: seconds_of(limit) for name, _, limit in rows},
-        default_partition=next((name for name, shown, _ in rows if shown.endswith("*")), None),
+        partitions=partitions,
+        default_partition=default,
         max_array_size=int(config.get("MaxArraySize", "1001")),
         accounting=config.get("AccountingStorageType", "").endswith("slurmdbd"),
     )

@@ -68,7 +68,7 @@ def take_lock(
         The lock, which its holder has to renew within `seconds`.
 
     Raises:
-        CorpusError: if another run or command holds the lock.
+        CorpusError: if another run or command holds the lock, or SLURM does not say whether its jobs are over.
     """
     name = _name(training)
     leases = Leases(store, FOLDER, seconds)
@@ -78,7 +78,11 @@ def take_lock(
         holder, silent = leases.holder(name), leases.now - held.beat
         command = command_of(holder)
         beating = beats(silent, max(seconds, LOCKED_SECONDS) if command else seconds)
-        if (command or not take_over) and is_held(holder, beating, jobs_alive):
+        try:
+            is_alive = (command or not take_over) and is_held(holder, beating, jobs_alive)
+        except PipelineError as error:
+            raise CorpusError(_not_known(store, holder, str(error))) from error
+        if is_alive:
             raise CorpusError(_held_by(store, training, holder, silent))
     lease = leases.take(name, who)
     if not lease:
@@ -217,6 +221,13 @@ def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float)
     return (
         f"{store.url} is being worked on {who}; {wait}, stop it (pipeline cancel {store.url}), or take over: "
         "pipeline run … --take-over"
+    )
+
+
+def _not_known(store: Store, holder: dict[str, Any], why: str) -> str:
+    return (
+        f"{store.url} is held {described(holder)}, and SLURM does not say whether these are over: {why}. Try again "
+        "where and when it answers; if you know that none of them runs or waits, take over: pipeline run … --take-over"
     )
 
 

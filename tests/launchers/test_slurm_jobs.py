@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import sys
 import time
@@ -98,7 +99,7 @@ def test_more_tasks_than_an_array_may_have_are_several_arrays(submit: Submit, mo
     assert most == 50  # as start.sh says
     arrays = submit(0, tasks=most + 3, settings=slurm(array_parallelism=2, sbatch={"begin": "now+1hour"}))
     found = jobs.states(arrays)
-    assert len(arrays) == 2 and len(found) == most + 3 and set(found.values()) == {"PENDING"}
+    assert len(arrays) == 2 and len(found) == most + 3 and {one.split(" ")[0] for one in found.values()} == {"PENDING"}
     assert "%1" in ask("squeue", "-h", "-j", ",".join(arrays), "-o", "%i")  # two at once, of both together
     assert jobs.alive(arrays)
     jobs.cancel(arrays)
@@ -255,6 +256,42 @@ def test_a_silent_controller_is_no_dead_job(monkeypatch: pytest.MonkeyPatch, tmp
         jobs.check(slurm())
     with pytest.raises(SlurmError, match="squeue"):
         jobs.alive(["1"])
+
+
+@pytest.fixture
+def prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, submit: Submit) -> Iterator[Callable[..., None]]:
+    """Puts lines before what SLURM's commands print, or in its place."""
+
+    def change(said: str, instead: bool = False) -> None:
+        for command in ("squeue", "sacct", "sinfo"):
+            then = "" if instead else f'exec {shutil.which(command, path=os.defpath)} "$@"'
+            (tmp_path / command).write_text(f"#!/bin/sh\n{said}\n{then}\n")
+            (tmp_path / command).chmod(0o755)
+
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        yield change
+
+
+def test_a_notice_of_the_site_is_not_taken_for_a_job(submit: Submit, prints: Callable[..., None]) -> None:
+    (job,) = submit(0, hold=True)
+    prints("echo 'site notice: <b> | maintenance | on Monday'")
+    assert jobs.states([job]) == {job: "PENDING (JobHeldUser)"} and jobs.alive([job])
+    assert site().partitions == {"main": 86400.0, "short": 300.0, "urgent": 3600.0}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("true", "it printed nothing"), ("echo 502 '|' gateway", r"it printed '502 \| gateway'")]
+)
+def test_a_job_that_a_list_lacks_is_not_over(said: str, told: str, submit: Submit, prints: Callable[..., None]) -> None:
+    (job,) = submit(0, hold=True)
+    prints(said, instead=True)
+    for asked in (jobs.alive, jobs.states):
+        with pytest.raises(SlurmError, match=rf"squeue does not list job {job}, which SLURM has; {told}"):
+            asked(["999999", job])
+    assert not jobs.alive(["999999"]) and jobs.states(["999999", "999998"]) == {}
+    with pytest.raises(ConfigError, match=f"sinfo names no partition; {told}"):
+        site()
 
 
 def test_jobs_that_slurm_has_forgotten_and_processes_outside_of_it() -> None:

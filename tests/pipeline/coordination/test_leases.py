@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.base.errors import CorpusError, StorageError
+from pipeline.base.errors import CorpusError, PipelineError, StorageError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.coordination.lock import CANCEL, check_held, holder_info, locked, set_holder, take_lock
@@ -81,6 +82,10 @@ def test_a_wrong_clock_changes_nothing(tmp_path: Path) -> None:
         assert skewed.stdout.split() == [str(hours), "None"], skewed
 
 
+def away(jobs: Sequence[str]) -> bool:
+    raise PipelineError("squeue: away")
+
+
 def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     lease = take_lock(store, SECONDS, holder_info())
@@ -95,6 +100,8 @@ def test_the_lock_says_who_holds_it(tmp_path: Path) -> None:
     set_holder(third, holder_info(jobs=["7", "8"]))
     with pytest.raises(CorpusError, match="SLURM jobs 7, 8"):
         take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: jobs == ["7", "8"])
+    with pytest.raises(CorpusError, match=r"jobs 7, 8\), .*: squeue: away\. Try again where .*--take-over"):
+        take_lock(store, SECONDS, holder_info(), jobs_alive=away)
     assert take_lock(store, SECONDS, holder_info(), jobs_alive=lambda jobs: False)
     assert len(store.listing("lock")) == 1, "older generations stay"
 
