@@ -20,6 +20,7 @@ from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
+LONGEST_PAUSE = 30.0  # seconds between polls, however slow they are
 SHARE = 0.2  # largest share of time for polling: a slow store is polled less often
 PACE_SECONDS = 60.0  # seconds over which the present rate is measured
 SHOWN = 5  # the most failures and stragglers that are shown
@@ -61,12 +62,17 @@ def follow(console: Console, store: Store, cluster: Cluster, run: str | None = N
             elif time.monotonic() - last_line >= LINE_SECONDS:
                 last_line = time.monotonic()
                 console.print(_line(state, pace), markup=False, highlight=False, soft_wrap=True)
-            time.sleep(max(REFRESH_SECONDS, (time.monotonic() - started) / SHARE))
+            time.sleep(pause_after(time.monotonic() - started))
     finally:
         if live:
             live.stop()
     _show_end(console, store, state)
     return state.done
+
+
+def pause_after(polling: float) -> float:
+    """Return the seconds until the next poll, after one that took `polling` seconds."""
+    return min(LONGEST_PAUSE, max(REFRESH_SECONDS, polling / SHARE))
 
 
 def show_run(console: Console, store: Store, cluster: Cluster) -> bool:
@@ -128,7 +134,7 @@ def _view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
     phases.add_column(overflow="fold")
     for phase in state.phases:
         name = f"phase {phase.number}, {phase.kind}"
-        for label, text in _phase(phase, None if phase.over else pace.rate):
+        for label, text in _phase(phase, None if phase.over else pace.rate, _next(state)):
             phases.add_row(Text(label or name, "" if phase.over else "bold"), Figures(text))
     if state.phases:
         lines.append(phases)
@@ -161,8 +167,17 @@ def _before(state: RunState) -> str:
     return "nothing has been launched yet"
 
 
-def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
-    """Return rows of (label, text); an empty label stands for the phase's name."""
+def _next(state: RunState) -> str:
+    """Say what the job that follows the last array does: it decides, or waits for a reason that is not the array."""
+    job = (state.holder.get("jobs") or [""])[-1]
+    word, _, why = state.jobs.get(job, "").partition(" ")
+    if word == "PENDING" and why not in ("", "(Dependency)"):
+        return f"job {job}, which decides what comes next, waits {why}"
+    return "what comes next is being decided"
+
+
+def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str, str]]:
+    """Return rows of (label, text); an empty label stands for the phase's name. `coming`: what `_next` says."""
     took = f"{duration(phase.seconds)}" if phase.seconds is not None else "not begun"
     if phase.kind == "fit":
         fitted = ", ".join(phase.fitted)
@@ -193,7 +208,7 @@ def _phase(phase: PhaseState, pace: float | None) -> list[tuple[str, str]]:
     )
     now = f"{number(pace)}/s now, " if pace is not None else ""
     left = f", {duration(phase.left)} left" if phase.left else ""
-    left += "; what comes next is being decided" if phase.claims and phase.done == phase.claims else ""
+    left += f"; {coming}" if phase.claims and phase.done == phase.claims else ""
     rows.append((" ", f"{now}{number(phase.rate)} sentences/s over the phase, {took}{left}"))
     return rows
 
@@ -258,7 +273,7 @@ def _line(state: RunState, pace: Pace) -> str:
     if not state.phases:
         return f"{since} {_before(state)}" + (f" ({jobs})" if (jobs := _jobs(state)) else "")
     phase = state.phases[-1]
-    rows = _phase(phase, pace.rate)
+    rows = _phase(phase, pace.rate, _next(state))
     quiet = sum(one.quiet for one in phase.workers)
     slow = sum(one.slow is not None for one in phase.workers)
     notes = [f"{quiet} silent"] * bool(quiet) + [f"{slow} slow"] * bool(slow)

@@ -47,8 +47,8 @@ _LEASE_SECONDS = (
 class Cluster:
     """What a cluster can be asked. Every function raises `PipelineError` if the cluster does not answer.
 
-    `states`: job or task → its state; `cancel`: end jobs; `logs`: (folder of the jobs, job or task) → its log files;
-    `folder`: (launcher.folder, output, run) → that folder.
+    `states`: job or task → its state, without those that it has forgotten; `cancel`: end jobs; `logs`: (folder of the
+    jobs, job or task) → its log files; `folder`: (launcher.folder, output, run) → that folder.
     """
 
     states: Callable[[Sequence[str]], dict[str, str]]
@@ -173,7 +173,8 @@ class RunWatcher:
         if holder:
             state.beat = None if holder.get("jobs") else beat
             state.lost = self._lost(state, beating)
-        state.phases = self._phases_of(run, now, launcher)
+            state.now = self._now()  # SLURM may have taken its time to answer, and workers sent heartbeats meanwhile
+        state.phases = self._phases_of(run, state.now, launcher)
         if state.over or self.store.exists(summary):
             ended = read_summary(self.store, run)
             state.summary = ended.model_dump() if ended else None
@@ -189,7 +190,7 @@ class RunWatcher:
         found = self.store.listing(FOLDER)
         if self._ahead is None and found:
             self._ahead = _ahead(self.store)
-        now = time.time() + (self._ahead or 0.0)
+        now = self._now()
         leases = Leases(self.store, FOLDER, 0.0)
         leases.see(found, now)
         held = leases.held.get(NAME)
@@ -199,6 +200,10 @@ class RunWatcher:
         seconds = self._launcher(holder["run"]).lease_seconds if holder.get("run") else _LEASE_SECONDS
         silent = now - held.beat
         return now, holder, max(0.0, silent), beats(silent, seconds)
+
+    def _now(self) -> float:
+        """Return the time by the store's clock."""
+        return time.time() + (self._ahead or 0.0)
 
     def _newest(self) -> str | None:
         names = self.store.folders(layout.RUNS)

@@ -158,8 +158,8 @@ def _is_over(one: TrainingStatus, cluster: Cluster) -> bool:
 
 
 def _state(one: TrainingStatus, cluster: Cluster) -> str:
-    """Return SLURM's state of the job; empty if it does not answer."""
+    """Return SLURM's state of the job, and why it waits; empty if it does not answer."""
     try:
-        return cluster.states([one.job.id]).get(one.job.id, "").split(" ")[0] if one.job else ""
+        return cluster.states([one.job.id]).get(one.job.id, "") if one.job else ""
     except PipelineError:  # this machine has no SLURM
         return ""

@@ -2,32 +2,75 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
+from pipeline.coordination.leases import Leases
 from pipeline.coordination.lock import holder_info, set_holder, take_lock
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
+from pipeline.monitor.follow import pause_after, show_run
 from pipeline.monitor.run_status import Cluster, RunWatcher
+from pipeline.run.phases import ShardResult
 from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.processes import start
-from tests.support.workers import SLURM, light, order_phase, start_worker, until
+from tests.support.workers import LEASE_SECONDS, SLURM, light, order_phase, start_worker, until
 
 
-def held_by_jobs(store: Store, run: str) -> RunWatcher:
-    """The corpus held by a job that SLURM says is running; counts how often it is asked."""
+def running(jobs: Sequence[str]) -> dict[str, str]:
+    return dict.fromkeys(jobs, "RUNNING")
+
+
+def cluster(states: Callable[[Sequence[str]], dict[str, str]]) -> Cluster:
+    return Cluster(states, lambda jobs: None, lambda *_: [], lambda *_: Path())
+
+
+def held_by_jobs(store: Store, run: str, states: Callable[[Sequence[str]], dict[str, str]] = running) -> RunWatcher:
+    """The corpus held by a job that SLURM says is running."""
     who = holder_info(launcher="slurm")
     set_holder(take_lock(store, 2, who), who | {"run": run, "jobs": ["7"], "folder": ""})
-    return RunWatcher(
-        store, Cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), lambda jobs: None, lambda *_: [], lambda *_: Path())
+    return RunWatcher(store, cluster(states))
+
+
+def test_a_slow_squeue_makes_no_live_shard_lost_and_a_waiting_job_is_named(make_config: MakeConfig) -> None:
+    store, run, folder = order_phase(light(make_config))
+    lease = Leases(store, f"{folder}/claims", LEASE_SECONDS).take("00000", holder_info(worker="slurm-6_0"))
+    assert lease
+
+    def slow(jobs: Sequence[str]) -> dict[str, str]:
+        time.sleep(LEASE_SECONDS + 0.3)
+        assert lease.beat()
+        return running(jobs)
+
+    state = held_by_jobs(store, run, slow).poll()
+    assert state and state.phases[0].held == 1 and not state.phases[0].lost
+    for number in range(state.phases[0].claims):
+        done = ShardResult(
+            worker="slurm-6_0", chunks=1, parts=1, sentences=1, failures=[], fitted=[], seconds=1.0, ended=time.time()
+        )
+        store.create(f"{folder}/claims/{number:05d}.done", done.model_dump_json().encode())
+    shown = Console(file=io.StringIO(), width=300)
+    assert show_run(shown, store, cluster(lambda jobs: {"7": "PENDING (JobHeldUser)"})) and isinstance(
+        shown.file, io.StringIO
     )
+    told = shown.file.getvalue()
+    assert "; job 7, which decides what comes next, waits (JobHeldUser)" in told, told
+    assert "SLURM: 7 PENDING (JobHeldUser)" in told, told
+
+
+def test_the_view_of_a_slow_store_is_polled_less_often_but_does_not_go_quiet() -> None:
+    assert [pause_after(seconds) for seconds in (0.1, 2.0, 20.0)] == [2.0, 10.0, 30.0]
 
 
 @pytest.mark.slow
