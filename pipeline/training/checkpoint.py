@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shares
 
 from pipeline.base.errors import CorpusError
 from pipeline.storage.store import Store, is_unfinished
-from pipeline.training.checkpoint_markers import Marker, marker_paths, markers, name_of
+from pipeline.training.checkpoint_markers import Marker, cut_short, marker_paths, markers, name_of
 from pipeline.training.distributed import Processes
 from pipeline.training.shares import ShareReader, ShareWriter
 from pipeline.training.status import CHECKPOINTS, FILES, FOLDERS
@@ -153,6 +153,12 @@ def is_local(url: str) -> bool:
     return isinstance(fsspec.core.url_to_fs(url)[0], LocalFileSystem)
 
 
+def check_whole(store: Store, marker: Marker) -> None:
+    """Raise `CorpusError`, as loading would, for files that are missing or cut short. Reads no tensors."""
+    for path, what in cut_short(store, marker):
+        raise _unreadable(store, marker, f"{store.url}/{path} {what}")
+
+
 @contextlib.contextmanager
 def _alone(one: bool) -> Iterator[bool]:
     """Suppress PyTorch's warning that there is only one process."""
@@ -172,7 +178,6 @@ def _tensors(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> None:
-    remedy = f"delete {name_of(marker.step)}.json beside it to go on with an older one, or start over with --fresh"
     reader = ShareReader(store, marker.folder, marker.files)
     try:
         reader.read_metadata()  # a shorter message follows
@@ -180,7 +185,12 @@ def _read(store: Store, marker: Marker, state: dict[str, Any], one: bool) -> Non
             load_shares(state, storage_reader=reader, no_dist=alone)
     except (CheckpointException, RuntimeError, ValueError, OSError, KeyError, CorpusError) as error:
         why = _first_of(error) if isinstance(error, CheckpointException) else error
-        raise CorpusError(f"the checkpoint {store.url}/{marker.folder} cannot be read ({why}); {remedy}") from error
+        raise _unreadable(store, marker, why) from error
+
+
+def _unreadable(store: Store, marker: Marker, why: object) -> CorpusError:
+    remedy = f"delete {name_of(marker.step)}.json beside it to go on with an older one, or start over with --fresh"
+    return CorpusError(f"the checkpoint {store.url}/{marker.folder} cannot be read ({why}); {remedy}")
 
 
 def _first_of(error: CheckpointException) -> BaseException:

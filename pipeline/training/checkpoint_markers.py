@@ -123,6 +123,29 @@ def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
             yield path, f"has the digest {found[:8]}…, its marker says {digest[:8]}…"
 
 
+def cut_short(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
+    """Yield files of a checkpoint that are missing or shorter than they say: (path, what is wrong). Reads headers."""
+    for name in marker.files:
+        path = f"{marker.folder}/{name}"
+        size = store.size(path)
+        if not size:
+            yield path, "is missing or empty"
+        elif name != PLAN and size < (wanted := _size_said(store, path, size)):
+            yield path, f"is damaged: it has {size} bytes, its header says {wanted}"
+
+
+def _size_said(store: Store, path: str, size: int) -> int:
+    """Return how long a safetensors file should be by its header; 0 if that does not say. `size`: of the file."""
+    length = 8 + int.from_bytes(store.read_range(path, 0, 8), "little")
+    if length > size:
+        return length
+    with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        said = json.loads(store.read_range(path, 8, length))
+        end: int = max(one["data_offsets"][1] for name, one in said.items() if name != "__metadata__")
+        return length + end
+    return 0
+
+
 def _is_older(data: bytes) -> bool:
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(data)

@@ -201,7 +201,8 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     """
     settings, corpus = settings_of(config), Corpus(config.output)
     run, store = settings.folder, corpus.store
-    begins = fresh or not (markers(store, run) or store.exists(f"{run}/{MODEL}"))
+    there = [] if fresh else markers(store, run)
+    begins = fresh or not (there or store.exists(f"{run}/{MODEL}"))
     check_own_folder(config)
     _check_section(config, begins)
     card = settings.card
@@ -218,6 +219,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
         console.print(f"{run} continues with own_attention: full, as it began", markup=False, highlight=False)
     refuse(run, differences(config, pinned))
     if not store.exists(f"{run}/{MODEL}"):
+        checkpoint.check_whole(store, there[-1])
         _make_again(config, settings, corpus, pinned)
         _check_content(console, settings, card, corpus, pinned)
         say_if_changed(console, corpus, run, pinned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -23,6 +24,7 @@ from tests.support.cli import pipeline, said
 from tests.support.trainings import ALONE, TRAIN, batch, make_corpus, stepper
 
 RUN = "train/x"
+SHARE = "00000-0000.safetensors"
 
 
 def test_on_an_object_store(bucket: str) -> None:
@@ -192,6 +194,8 @@ def test_nothing_of_a_checkpoint_is_unpickled(stopped: Path, tmp_path: Path, com
     assert not ran.exists()
     assert done.returncode == 1, said(done)
     why = "an earlier version of this program, whose files can run" if older else "plan.json was changed or damaged"
+    if command == "train" and not older:
+        why = "00000-0000.safetensors is damaged: it has "
     assert why in said(done), said(done)
 
 
@@ -249,13 +253,21 @@ def emptied(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [damaged_bytes, lost, emptied])
-@pytest.mark.parametrize("name", ["plan.json", "00000-0000.safetensors"])
+def cut_short(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+@pytest.mark.parametrize(
+    ("harm", "name"),
+    [*itertools.product([damaged_bytes, lost, emptied], ["plan.json", SHARE]), (cut_short, SHARE)],
+)
 def test_damage_is_found_by_training_and_by_verify(stopped: Path, harm: Any, name: str) -> None:
     folder = stopped.parents[1] / json.loads(marker_of(stopped).read_text())["folder"]
     harm(folder / name)
     done = go_on(stopped)
     assert done.returncode == 1 and name in said(done) and "delete step-00000004.json" in said(done), said(done)
+    # what is found without reading all of it is told before a process, or a job that waits for long, begins
+    assert ("was interrupted and does not count: removed" in said(done)) == (harm is damaged_bytes), said(done)
     config = stopped.parents[2] / "corpus.yaml"
     found = pipeline("verify", config)
     assert found.returncode == 1 and f"{folder.name}/{name}" in said(found), said(found)
