@@ -30,7 +30,7 @@ def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder
         The decoder's name and digest; None if the objective needs none.
 
     Raises:
-        ConfigError: for a decoder that does not fit the corpus's encoder.
+        ConfigError: for a decoder that does not go with the corpus's encoder.
     """
     if card.objective != "sonar-llm":
         return None
@@ -42,6 +42,10 @@ def pinned_decoder(corpus: Corpus, card: LcmCard, index: Index) -> PinnedDecoder
             f"{HERE}: {decoder.name} takes embeddings of {decoder.dim} dimensions, those of {index.url} have "
             f"{index.dim}; name the decoder that goes with {encoder.name}"
         )
+    try:
+        decoder.check_encoder(encoder, "the decoder of")
+    except CardError as error:
+        raise ConfigError(f"{HERE}: {error}") from error
     if decoder.files.tokenizer.identity != encoder.files.tokenizer.identity:
         raise ConfigError(
             f"{HERE}: the tokenizer of {decoder.name} differs from that of {encoder.name}, which encoded "

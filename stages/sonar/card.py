@@ -55,6 +55,9 @@ class ModelFile(BaseModel):
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$", description="may be left out for a url only")
     bytes: _Count | None = None
     layout: Layout | None = Field(default=None, description="names in this file, where they are not those of the card")
+    same_as: str | None = Field(
+        default=None, pattern="^[0-9a-f]{64}$", description="sha256 of another file that holds the same weights"
+    )
 
     @model_validator(mode="after")
     def _is_one_file(self) -> ModelFile:
@@ -172,12 +175,19 @@ class ModelCard(BaseModel):
         return path
 
     def check_encoder(self, encoder: ModelCard, setting: str) -> None:
-        """Raise CardError if the decoder was fine-tuned on embeddings of another encoder."""
+        """Raise CardError if the decoder decodes, or was fine-tuned on, embeddings of another encoder."""
         if self.fine_tuned_on and self.fine_tuned_on != encoder.encoder_digest:
             raise CardError(
                 f"{setting} {self.name} was fine-tuned on embeddings of the encoder {self.fine_tuned_on}, those of "
                 f"this corpus are of {encoder.name}, {encoder.encoder_digest} (digests): fine-tune a decoder on this "
                 "corpus, or name one that goes with its encoder"
+            )
+        ours, theirs = (one.file("encoder") for one in (self, encoder))
+        if not self.fine_tuned_on and (ours.same_as or ours.identity) != (theirs.same_as or theirs.identity):
+            raise CardError(
+                f"{setting} {self.name} decodes embeddings of another encoder ({ours.identity}) than {encoder.name} "
+                f"({theirs.identity}), which made those of this corpus: name a decoder that goes with it, or, if both "
+                "files hold the same weights, a card that states one's sha256 as files.encoder.same_as of the other"
             )
 
     def nearest_languages(self, lang: str) -> tuple[str, ...]:

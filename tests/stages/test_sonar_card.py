@@ -133,6 +133,29 @@ def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load_card(card).verify("encoder") == FIXTURE.parent / "enc.pt"
 
 
+def test_a_decoder_goes_with_its_own_encoder_and_with_other_files_of_the_same_weights(tmp_path: Path) -> None:
+    spaces = [("sonar", "sonar-hf", "sonar-finetuned"), ("sonar-tiny", "sonar-tiny-noised"), ("sonar-tiny-1",)]
+    cards = [(load_card(name), space) for space in spaces for name in space]
+    for decoder, of_decoder in cards:
+        for encoder, of_encoder in cards:
+            if of_decoder == of_encoder:
+                decoder.check_encoder(encoder, "autobleu.model")
+                continue
+            with pytest.raises(CardError, match=rf"^autobleu.model {decoder.name} .*embeddings of .*{encoder.name}"):
+                decoder.check_encoder(encoder, "autobleu.model")
+    base = load_card(str(FIXTURE))
+    ported = FIXTURE.with_name("card-m2m100.yaml")
+    with pytest.raises(CardError, match=r"files\.encoder\.same_as"):
+        load_card(str(ported)).check_encoder(base, "autobleu.model")
+    encoder = load_card(str(ported)).files.encoder.model_dump() | {"same_as": base.files.encoder.sha256}
+    encoder["path"] = str(ported.with_name(encoder["path"]))
+    (tmp_path / "same.yaml").write_text(yaml.safe_dump({"base": str(ported), "files": {"encoder": encoder}}))
+    same = load_card(str(tmp_path / "same.yaml"))
+    same.check_encoder(base, "autobleu.model")
+    base.check_encoder(same, "autobleu.model")
+    assert same.encoder_digest == load_card(str(ported)).encoder_digest
+
+
 def test_a_file_without_a_published_digest_stands_for_its_url() -> None:
     sonar, finetuned = load_card("sonar"), load_card("sonar-finetuned")
     assert sonar.files.decoder.sha256 is None

@@ -120,11 +120,6 @@ def _cards(names: tuple[str, str], encoder: ModelCard) -> list[ModelCard]:
             card.check_encoder(encoder, "the decoder of")
         except CardError as error:
             raise ConfigError(str(error)) from error
-        if card.dim != encoder.dim:
-            raise ConfigError(
-                f"{name} takes embeddings of {card.dim} dimensions, those of the corpus have {encoder.dim}: name a "
-                f"decoder that goes with {encoder.name}"
-            )
         found.append(card)
     if found[0].decoder_digest == found[1].decoder_digest:
         raise ConfigError(f"{names[0]} and {names[1]} have the same decoder ({found[0].decoder_digest}); name two")

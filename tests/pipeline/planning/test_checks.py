@@ -122,6 +122,16 @@ def test_nothing_is_said_of_what_is_right(make_config: MakeConfig) -> None:
     assert problems(path, "split.validation=0.2") == []
 
 
+def test_a_decoder_of_another_encoder(make_config: MakeConfig) -> None:
+    path = make_config(encode={"model": "sonar-tiny"}, segment={}, scaler={}, fragility={"model": "sonar-tiny-1"})
+    told = "fragility.model is sonar-tiny-1, whose decoder sonar-tiny-1 decodes embeddings of another encoder (90da184c"
+    (one,) = problems(path)
+    assert told in one and "than sonar-tiny (2ed6d241" in one
+    (one,) = problems(path, "fragility.model=sonar-tiny-noised", "autobleu.model=sonar-tiny-1")
+    assert told.replace("fragility", "autobleu") in one
+    assert not problems(path, "fragility.model=sonar-tiny-noised", "autobleu.model=sonar-tiny")
+
+
 def test_a_condition_that_does_not_say_what_becomes_of_rows_outside_of_a_sample(make_config: MakeConfig) -> None:
     (one,) = problems(make_config(), "select=autobleu >= 30")
     assert "--set select=autobleu >= 30: select.where: autobleu is null in rows that are not sampled" in one
