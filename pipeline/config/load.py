@@ -227,7 +227,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
         if not isinstance(section, dict):
             continue
         for key in ("model", "external", "identifier"):
-            if str(section.get(key, "")).endswith((".yaml", ".yml")):
+            if str(section.get(key, "")).endswith((".yaml", ".yml", ".safetensors")):
                 section[key] = str(base / section[key])
         if isinstance(section.get("file"), str):
             section["file"] = _resolve(section["file"], str(base))

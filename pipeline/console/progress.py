@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,6 +19,7 @@ from stages.computing import SEGMENTING, current, segmented
 LINE_SECONDS = 5.0
 FIRST_SECONDS = 3.0  # until the first line says that work has begun
 SILENT_SECONDS = 15.0  # a log has a line at least this often
+MEASUREMENT = "measurement"  # the unit of what follows a fit
 STAGE_SECONDS = 3.0  # a stage that computes a part for longer is named
 
 
@@ -191,7 +193,7 @@ class RowProgress:
         self._bar: Progress | None = None
         if console.is_terminal:
             self._bar = Progress(
-                TextColumn(noun),
+                TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[note]}"),
@@ -199,7 +201,7 @@ class RowProgress:
             )
             self._task = self._bar.add_task(noun, total=total, note="")
 
-    def __enter__(self) -> RowProgress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
@@ -234,4 +236,32 @@ class RowProgress:
             self._bar.update(self._task, completed=done, total=self._total, note=note)
         elif time.monotonic() - self._last_line >= LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._console.print(f"{number(done)} of {number(self._total)} {self._words}, {note}")
+            self._console.print(f"{self._counted()}, {note}")
+
+    def _counted(self) -> str:
+        return f"{number(self._done)} of {number(self._total)} {self._words}"
+
+
+class FitProgress(RowProgress):
+    """Follows a fit, and then its measurement on held-out rows, which may take longer: `decoder: step 2 of 12`.
+
+    Args:
+        console: a terminal, or what writes to a log.
+        name: what is fitted.
+        unit: what the fit counts, in the singular.
+    """
+
+    def __init__(self, console: Console, name: str, unit: str) -> None:
+        super().__init__(console, 0, name)
+        self._name, self._unit = name, unit
+
+    def measuring(self, done: int, total: int) -> None:
+        """Show that `done` of `total` measurements are done; the fit itself is."""
+        if self._unit != MEASUREMENT:
+            self._unit, self._total = MEASUREMENT, 0
+            if self._bar:
+                self._bar.update(self._task, description=f"{self._name}: measuring")
+        self.of(done, total)
+
+    def _counted(self) -> str:
+        return f"{self._name}: {self._unit} {number(self._done)} of {number(self._total)}"

@@ -198,7 +198,7 @@ def _likely(name: str) -> ModelCard | None:
 
 def _no_card(name: str, known: Collection[str], error: CardError) -> str:
     """Say that a card's name is unknown, or that the card cannot be used."""
-    if name.endswith(CARD):
+    if name.endswith((*CARD, ".safetensors")):
         return f"– {error}"
     return f"– no model has that name; {near(name, known)}allowed: {', '.join(known)}, or the path of a card (.yaml)"
 

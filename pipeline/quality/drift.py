@@ -175,7 +175,7 @@ def _scaler(corpus: Corpus, record: FitRecord, parts: list[_Unseen]) -> list[Dri
     count.add(embeddings)
     now = count.finish()
     shift = float(((now.median - fitted.median) / fitted.iqr).abs().mean())
-    spread = float((now.iqr / fitted.iqr).median())
+    spread = float((now.iqr / fitted.iqr).quantile(0.5))  # `median` takes the lower of two middle values
     return [
         Drift(record.name, "mean shift of medians, in IQR", 0.0, shift, shift > SHIFT),
         Drift(record.name, "IQR, median over dimensions", 1.0, spread, not 1 / SPREAD < spread < SPREAD),

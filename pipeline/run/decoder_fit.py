@@ -19,6 +19,7 @@ import yaml
 
 from pipeline.base.errors import CorpusError
 from pipeline.config.run_config import RunConfig
+from pipeline.console.progress import FitProgress
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import Numbers, checkpoint_path, fit_recipe, read_artifact
 from pipeline.planning.rates import DECODER, SETUP_SECONDS, keep_rate
@@ -41,7 +42,7 @@ MEASURED_ROWS = 256  # held-out sentences whose losses are in the record
 
 
 def fit_decoder(
-    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Callable[[int, int], None]
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: FitProgress
 ) -> tuple[Callable[[dict[str, object]], bytes], int, Numbers]:
     """Fine-tune the decoder on the pilot, from the last checkpoint if there is one.
 
@@ -50,11 +51,11 @@ def fit_decoder(
         config: the configuration, with what is frozen.
         sample: the sentences to learn from and those to measure on.
         device: where it is trained: `cpu`, `cuda:0`, `mps`.
-        progress: is told (steps done, all steps).
+        progress: shows how many steps are done, then how many measurements.
 
     Returns:
         A function that makes the artifact's file from its provenance, the number of sentences, and the numbers for the
-            record.
+            record; where the fit was resumed is in the record alone, so that it makes no other file.
     """
     settings, encode = config.decoder, config.encode
     assert settings and encode
@@ -66,7 +67,7 @@ def fit_decoder(
     recipe = fingerprint(fit_recipe(config, "decoder"))
     training = FineTuning(card, learned, settings, scaler=scaler, codebooks=codebooks, made_of=recipe, device=device)
     file = StoredCheckpoint(store, recipe)
-    numbers: dict[str, float | list[float]] = {}
+    resumed: dict[str, float] = {}
     if (data := file.read()) is not None:
         try:
             lacks = "" if training.resume(data) else "of other sentences"
@@ -74,22 +75,22 @@ def fit_decoder(
             lacks = f"damaged ({error})"
         if lacks:
             _log.warning("%s is %s: the decoder is fine-tuned from the beginning", file.path, lacks)
-        numbers["resumed_at"] = float(training.at.step)
+        resumed["resumed_at"] = float(training.at.step)
     steps, tokens, started = training.at.step, training.at.tokens, time.monotonic()
-    training.run(file, progress)
+    training.run(file, progress.of)
     if (seconds := time.monotonic() - started) >= SETUP_SECONDS:
         keep_rate(config, DECODER, training.at.step - steps, training.at.tokens - tokens, seconds)
-    numbers |= training.numbers()
+    numbers = training.numbers()
     tensors = training.tensors()
     if len(held):
-        numbers |= held_out_numbers(card, training.network, held, scaler)
+        numbers |= held_out_numbers(card, training.network, held, scaler, progress.measuring)
     about = {
         "settings": settings.meaningful(),
         "numbers": numbers,
         "base": card.decoder_digest,
         "encoder": load_card(encode.model).encoder_digest,
     }
-    return lambda provenance: to_artifact(tensors, about | {"provenance": provenance}), len(learned), numbers
+    return lambda provenance: to_artifact(tensors, about | {"provenance": provenance}), len(learned), numbers | resumed
 
 
 class StoredCheckpoint(CheckpointFile):

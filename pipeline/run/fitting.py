@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline.base.errors import CorpusError
 from pipeline.config.run_config import RunConfig
+from pipeline.console.progress import FitProgress
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.fits import (
     FitRecord,
@@ -81,7 +82,7 @@ def freeze_rates(store: Store, config: RunConfig, pilot: Pilot, everything: Sequ
 
 
 def fit(
-    store: Store, config: RunConfig, pilot: Pilot, name: str, refit: bool, device: str, progress: Progress
+    store: Store, config: RunConfig, pilot: Pilot, name: str, refit: bool, device: str, progress: FitProgress
 ) -> FitRecord:
     """Fit one artifact on the pilot and freeze it.
 
@@ -92,7 +93,7 @@ def fit(
         name: `scaler`, `predictor`, `rvq` or `decoder`.
         refit: whether to fit it even if there is one with this recipe.
         device: where it is computed: `cpu`, `cuda:0`, `mps`.
-        progress: is told (done, in all).
+        progress: shows how far the fit is, and its measurement.
 
     Returns:
         The record of the fit.
@@ -193,28 +194,30 @@ class _FittedArtifact:
 
 
 def _fit_scaler(
-    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: FitProgress
 ) -> _FittedArtifact:
     from stages.scaler.robust import ScalerFit
 
     assert config.encode and config.scaler
     counting = ScalerFit(load_card(config.encode.model).dim)
     rows, most = 0, min(sample.rows, config.scaler.rows)
-    progress(rows, most)
+    progress.of(rows, most)
     for table in sample.batches("embedding"):
         counting.add(embedding_matrix(table["embedding"]))
         rows += table.num_rows
-        progress(rows, most)
+        progress.of(rows, most)
     scaler = counting.finish(clip=config.scaler.clip)
     return _FittedArtifact(scaler.to_bytes, rows, {"constant_dimensions": float(scaler.constant_dimensions)})
 
 
-def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress) -> _FittedArtifact:
+def _fit_rvq(
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: FitProgress
+) -> _FittedArtifact:
     """Fit codebooks; their error and AutoBLEU are measured on held-out rows (a twentieth, at most 4096)."""
     from stages.rvq.fit import fit_codebooks
 
     assert config.rvq
-    progress(0, config.rvq.codebooks)
+    progress.of(0, config.rvq.codebooks)
     rows = max(1.0, sample.rows * sample.rate)
     held_out = sample.rate * max(min(0.05, HELD_OUT_ROWS / rows), min(0.5, LEAST_HELD_OUT / rows))
     judged = sample.below(held_out, "text", "lang", "embedding")
@@ -223,8 +226,8 @@ def _fit_rvq(store: Store, config: RunConfig, sample: PilotSample, device: str, 
     judge = _CodebookJudge(config, judged, device)
     embeddings = sample.embeddings(above=held_out)
     seen = len(embeddings)
-    codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress)
-    numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks)
+    codebooks, numbers = fit_codebooks(embeddings, config.rvq, device, progress.of)
+    numbers = {"relative_error_fitted": numbers["relative_error"]} | judge.judge(codebooks, progress.measuring)
     return _FittedArtifact(
         replace(codebooks, numbers=numbers).to_bytes, seen, numbers
     )  # for corpora that use the codebooks
@@ -251,7 +254,7 @@ class _CodebookJudge:
         self._stage.setup(device)
         self._autobleu_exact = self._autobleu(self._few_exact)
 
-    def judge(self, codebooks: Codebooks) -> dict[str, float | list[float]]:
+    def judge(self, codebooks: Codebooks, progress: Progress) -> dict[str, float | list[float]]:
         """Return the numbers for the record."""
         codes = codebooks.encode(self._exact)
         exact = self._exact.astype(np.float32)
@@ -262,7 +265,11 @@ class _CodebookJudge:
             errors.append(float(np.square(left, dtype=np.float64).sum()) / energy)
         codes = codebooks.encode(self._few_exact)
         counts = [2**power for power in range(12) if 2**power < codes.shape[1]] + [codes.shape[1]]
-        scores = [self._autobleu(codebooks.decode(codes, first).half().cpu().numpy()) for first in counts]
+        progress(0, len(counts))
+        scores = []
+        for first in counts:
+            scores.append(self._autobleu(codebooks.decode(codes, first).half().cpu().numpy()))
+            progress(len(scores), len(counts))
         return {
             "held_out_rows": float(len(exact)),
             "relative_error": errors,
@@ -278,7 +285,7 @@ class _CodebookJudge:
 
 
 def _fit_decoder(
-    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: FitProgress
 ) -> _FittedArtifact:
     from pipeline.run.decoder_fit import fit_decoder
 
@@ -286,16 +293,16 @@ def _fit_decoder(
 
 
 def _fit_predictor(
-    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: Progress
+    store: Store, config: RunConfig, sample: PilotSample, device: str, progress: FitProgress
 ) -> _FittedArtifact:
     from stages.predictor.fit import fit_predictor
     from stages.scaler.robust import RobustScaler
 
     assert config.predictor
-    progress(0, config.predictor.epochs)
+    progress.of(0, config.predictor.epochs)
     tables = [table.filter(pc.is_valid(table["fragility_cosine"])) for table in sample.batches("embedding", *SCORES)]
     embeddings = np.concatenate([embedding_matrix(table["embedding"]) for table in tables])
     targets = np.stack([np.concatenate([table[name].to_numpy() for table in tables]) for name in SCORES], axis=1)
     scaler = RobustScaler.from_bytes(read_artifact(store, config.frozen.fits["scaler"]))
-    predictor, numbers = fit_predictor(embeddings, targets, config.predictor, scaler, device, progress)
+    predictor, numbers = fit_predictor(embeddings, targets, config.predictor, scaler, device, progress.of)
     return _FittedArtifact(predictor.to_bytes, len(embeddings), numbers)

@@ -17,7 +17,7 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, duration
 from pipeline.config.run_config import RunConfig
-from pipeline.console.progress import RowProgress
+from pipeline.console.progress import FitProgress
 from pipeline.corpus.fits import FitRecord
 from pipeline.planning.pilot_size import FEW_SCORED
 from pipeline.planning.plan import Plan
@@ -26,6 +26,8 @@ from pipeline.run.fitting import fit, freeze_rates
 from pipeline.run.phases import todo_of
 from pipeline.run.pilot import Pilot, pilot_of
 from pipeline.storage.store import Store
+
+UNITS = {"scaler": "sentence", "predictor": "epoch", "rvq": "codebook", "decoder": "step"}  # what each fit counts
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,11 @@ def decide(console: Console, step: Step, refit: Collection[str], device: Callabl
             continue
         if name == "decoder" and any(one in plan.missing_fits for one in ("scaler", "rvq")):  # first they are frozen
             continue
-        with RowProgress(console, 0, name, "fitted") as progress:
-            record = fit(store, plan.config, pilot, name, name in refit, device(), progress.of)
+        with FitProgress(console, name, UNITS[name]) as progress:
+            record = fit(store, plan.config, pilot, name, name in refit, device(), progress)
         console.print(
-            f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → {record.path}",
+            f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → "
+            f"{record.card_path if record.card else record.path}",
             highlight=False,
         )
         doubt = _doubt(record)

@@ -271,7 +271,11 @@ def prefix_lengths(
 
 
 def held_out_numbers(
-    card: ModelCard, network: SonarTextDecoder, held: DecoderSentences, scaler: RobustScaler | None
+    card: ModelCard,
+    network: SonarTextDecoder,
+    held: DecoderSentences,
+    scaler: RobustScaler | None,
+    progress: Progress = lambda done, of: None,
 ) -> dict[str, float | list[float]]:
     """Measure the original and the fine-tuned decoder on held-out sentences, at each level of noise.
 
@@ -280,16 +284,22 @@ def held_out_numbers(
         network: the fine-tuned decoder.
         held: the held-out sentences.
         scaler: the scaler in whose space noise is added; None to measure without noise only.
+        progress: is told (measurements done, all of them): one per decoder and level of noise.
 
     Returns:
         `held_out_rows`, `noise_levels`, and nats per token as `nats_before` and `nats`.
     """
     device = str(network.embedding.weight.device)
-    first = load_decoder(card, torch.float32, device)
     levels = LEVELS if scaler is not None else LEVELS[:1]
+    progress(0, 2 * len(levels))
+    first = load_decoder(card, torch.float32, device)
     found: dict[str, float | list[float]] = {"held_out_rows": float(len(held)), "noise_levels": list(levels)}
     for name, one in (("nats_before", first), ("nats", network.eval().requires_grad_(False))):
-        found[name] = [_nats(one, held, scaler, level, device) for level in levels]
+        nats: list[float] = []
+        for level in levels:
+            nats.append(_nats(one, held, scaler, level, device))
+            progress(len(nats) + len(levels) * (name == "nats"), 2 * len(levels))
+        found[name] = nats
     return found
 
 

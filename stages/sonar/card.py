@@ -317,6 +317,10 @@ def _card_path(name_or_path: str, folder: Path) -> Path:
         if not path.is_file():
             raise CardError(f"model card {path} is not there; give the path of a card, or one of {_names()}")
         return path
+    if name_or_path.endswith(".safetensors"):
+        beside = (folder / Path(name_or_path).expanduser()).with_suffix(".yaml")
+        if beside.is_file():
+            raise CardError(f"{name_or_path} holds weights; give the card that describes them: {beside}")
     known = shipped_cards()
     name_or_path = meant_by(name_or_path) or name_or_path
     if name_or_path not in known:

@@ -183,7 +183,9 @@ def test_it_learns_and_the_file_is_one_that_a_card_of_another_layout_may_name(
 ) -> None:
     made = training(card, sentences, settings(steps=40, learning_rate=3e-3), scaler, codebooks)
     made.run(InMemory(), lambda done, of: None)
-    numbers = held_out_numbers(card, made.network, sentences, scaler)
+    told: list[tuple[int, int]] = []
+    numbers = held_out_numbers(card, made.network, sentences, scaler, lambda done, of: told.append((done, of)))
+    assert told == [(done, 2 * len(LEVELS)) for done in range(2 * len(LEVELS) + 1)]
     before, after = (np.asarray(numbers[name]) for name in ("nats_before", "nats"))
     assert len(before) == len(after) == len(LEVELS) and (after < before - 1).all()
     path = tmp_path / "decoder.safetensors"

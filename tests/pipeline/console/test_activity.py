@@ -11,7 +11,7 @@ from rich.console import Console
 
 from pipeline.console import progress
 from pipeline.console.activity import announced
-from pipeline.console.progress import FIRST_SECONDS, RowProgress, RunProgress
+from pipeline.console.progress import FIRST_SECONDS, FitProgress, RunProgress
 from pipeline.corpus.events import Event
 from stages.computing import Computing, advance, computing, current, segmented, segmenting, tell_segmented
 from stages.device import Budget, in_batches
@@ -98,10 +98,15 @@ def test_what_was_done_before_a_fit_was_stopped_counts_neither_in_its_rate_nor_i
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     shown = io.StringIO()
-    with RowProgress(Console(file=shown, width=160), 0, "decoder", "fitted") as one:
+    with FitProgress(Console(file=shown, width=160), "decoder", "step") as one:
         now[0] += 60  # loading the decoder
         one.of(174, 1000)
         assert not shown.getvalue()
         now[0] += 10
         one.of(194, 1000)
-    assert shown.getvalue() == "194 of 1 000 decoder fitted, 2.0/s, 6 min 43 s left\n"
+        one.measuring(0, 12)
+        now[0] += 10
+        one.measuring(3, 12)
+    assert shown.getvalue() == (
+        "decoder: step 194 of 1 000, 2.0/s, 6 min 43 s left\ndecoder: measurement 3 of 12, 0.3/s, 30 s left\n"
+    )

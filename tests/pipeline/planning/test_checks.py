@@ -132,6 +132,16 @@ def test_a_decoder_of_another_encoder(make_config: MakeConfig) -> None:
     assert not problems(path, "fragility.model=sonar-tiny-noised", "autobleu.model=sonar-tiny")
 
 
+def test_weights_in_place_of_their_card(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config()
+    (tmp_path / "mine.safetensors").touch()
+    (one,) = problems(path, "autobleu.model=mine.safetensors")
+    assert f"no model is called '{tmp_path / 'mine.safetensors'}'; use one of sonar" in one
+    (tmp_path / "mine.yaml").touch()
+    (one,) = problems(path, "autobleu.model=mine.safetensors")
+    assert f"mine.safetensors holds weights; give the card that describes them: {tmp_path / 'mine.yaml'}" in one
+
+
 def test_a_condition_that_does_not_say_what_becomes_of_rows_outside_of_a_sample(make_config: MakeConfig) -> None:
     (one,) = problems(make_config(), "select=autobleu >= 30")
     assert "--set select=autobleu >= 30: select.where: autobleu is null in rows that are not sampled" in one

@@ -15,6 +15,7 @@ from launchers.launch import launch
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
+from pipeline.console.progress import FitProgress
 from pipeline.corpus.fits import FitRecord, fitted_scaler, read_record
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
@@ -33,6 +34,8 @@ from stages.scaler.robust import RobustScaler, ScalerFit
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.cli import pipeline
 from tests.support.runs import FITS, run
+
+quiet = FitProgress(Console(quiet=True), "scaler", "sentence")
 
 
 def record(config: RunConfig, name: str) -> FitRecord:
@@ -71,7 +74,7 @@ def test_new_documents_in_a_chunk_of_the_pilot_are_judged_and_those_it_held_are_
         file.write(json.dumps(sample_documents("libreoffice-deu", 20)[-1] | {"id": "new 0"}) + "\n")
     run(path)
     corpus = Corpus(str(tmp_path / "out"))
-    shift, _ = drift(corpus, records_of(corpus))
+    shift, spread = drift(corpus, records_of(corpus))
     rows = corpus.to_arrow("embedding", "doc_id", where="doc_id == 'new 0'")
     scaler = fitted_scaler(corpus.store, corpus.view)
     assert scaler and rows.num_rows
@@ -79,6 +82,7 @@ def test_new_documents_in_a_chunk_of_the_pilot_are_judged_and_those_it_held_are_
     of_new.add(embedding_matrix(rows["embedding"]))
     expected = ((of_new.finish().median - scaler.median) / scaler.iqr).abs().mean()
     assert shift.now == pytest.approx(float(expected)) and shift.drifted
+    assert spread.now == pytest.approx(float(np.median(of_new.finish().iqr / scaler.iqr)))
     (tmp_path / "ids.txt").write_text("new 0\n")
     assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt").returncode == 0
     run(path)
@@ -229,10 +233,10 @@ def test_two_runs_at_once_agree_on_one_fit(make_config: MakeConfig) -> None:
     plan = make_plan(config)
     store, pilot = Store(config.output), pilot_of(plan.chunks, config.fit.rows)
     first, second = (
-        fit(store, plan.config, pilot, "scaler", False, "cpu", lambda done, of: None) for _ in range(2)
+        fit(store, plan.config, pilot, "scaler", False, "cpu", quiet) for _ in range(2)
     )  # the second planned it before the first was done
     assert first == second and len(store.find("fits")) == 2
-    again = fit(store, plan.config, pilot, "scaler", True, "cpu", lambda done, of: None)
+    again = fit(store, plan.config, pilot, "scaler", True, "cpu", quiet)
     assert again.generation == 1 and again.content == first.content
 
 
