@@ -1,15 +1,14 @@
 """Fitted artifacts on disk: which ones apply to a configuration, and the records of how they were made.
 
-An artifact is in `fits/<name>.<fp8>-<attempt6>.safetensors`; its record, `fits/<name>.<fp8>-<generation>.json`, is
-created last and never changed. The fingerprint covers what was asked for (settings, models, size of the pilot), not the
-rows that were read: those are frozen with the record, and `--refit` adds a generation. Cost: one listing and one small
-read per fit.
+An artifact is in `fits/<name>.<fp8>-<digest6>.safetensors`, named after its content as well, so that a fit that is made
+again gives the same file; its record, `fits/<name>.<fp8>-<generation>.json`, is created last and never changed. The
+fingerprint covers what was asked for (settings, models, size of the pilot), not the rows that were read: those are
+frozen with the record, and `--refit` adds a generation. Cost: one listing and one small read per fit.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -307,10 +306,12 @@ def commit_fit(
     recipe = fit_recipe(config, name)
     assert recipe, name
     fp8 = fingerprint(recipe)[:8]
-    path = f"{layout.FITS}/{name}.{fp8}-{secrets.token_hex(3)}.safetensors"
+    digest = content_digest(data)
+    by_content = fingerprint([generation, digest])[:6]  # each generation has a file and a card of its own
+    path = f"{layout.FITS}/{name}.{fp8}-{by_content}.safetensors"
     record = FitRecord(
         name=name, fingerprint=fingerprint(recipe), generation=generation, recipe=recipe, path=path, bytes=len(data),
-        digest=content_digest(data), content=content_of(name, data), source=source, chunks=chunks, rows=rows,
+        digest=digest, content=content_of(name, data), source=source, chunks=chunks, rows=rows,
         fingerprints=list(fingerprints), numbers=dict(numbers), seconds=round(seconds, 3), device=device,
         created=time.time(),
     )  # fmt: skip
@@ -322,9 +323,10 @@ def commit_fit(
     where = _record_path(name, record.fingerprint, generation)
     if store.create(where, sealed(record.model_dump_json(indent=1))):
         return record
-    for one in record.files:
+    first = read_record(store, where)
+    for one in record.files.keys() - first.files.keys():
         store.delete(one)
-    return read_record(store, where)
+    return first
 
 
 def rate_path(config: RunConfig, stage: str) -> str:
