@@ -16,6 +16,16 @@ from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.storage.remote import translate_errors
 
 
+class _NotNowError(Exception):
+    """Ends a check of a file, which stays as it was."""
+
+
+def check_replaceable(url: str) -> None:
+    """Raise the errors of `replacing_file` if a file cannot be written, before what shall be in it is computed."""
+    with contextlib.suppress(_NotNowError), replacing_file(url):
+        raise _NotNowError
+
+
 @contextlib.contextmanager
 def replacing_file(url: str) -> Iterator[IO[bytes]]:
     """Open a file for writing that gets its name only if the block succeeds. Takes any fsspec URL and creates

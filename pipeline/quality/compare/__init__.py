@@ -8,7 +8,6 @@ method (by default 200 000 characters: about 2 700 sentences of the corpus that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -22,7 +21,7 @@ from pipeline.quality.compare.plot import FORMATS, draw
 from pipeline.quality.compare.sample import take_sample
 from pipeline.quality.compare.scores import METHODS, Scorer, cut
 from pipeline.quality.compare.tables import show_lengths, show_methods, show_sample
-from pipeline.storage.replacing import replacing_file
+from pipeline.storage.replacing import check_replaceable, replacing_file
 from stages.cards import CardError
 from stages.segment.sat.card import load_sat_card
 from stages.segment.settings import SegmentSettings
@@ -92,15 +91,10 @@ def _methods(settings: SegmentSettings, asked: str) -> list[str]:
     return methods
 
 
-class _NotNowError(Exception):
-    """Ends the check of a plot's file, which stays as it was."""
-
-
 def _checked_plot(url: str) -> str:
     """Return the plot's format, by its name. Raises the errors of `replacing_file` if it cannot be written."""
     form = url.rpartition(".")[2].lower()
     if form not in FORMATS:
         raise ConfigError(f"--plot {url}: the ending of the name decides the format; allowed: .{', .'.join(FORMATS)}")
-    with suppress(_NotNowError), replacing_file(url):
-        raise _NotNowError
+    check_replaceable(url)
     return form

@@ -21,13 +21,14 @@ from pipeline.quality.decoders.measure import MeasuredDecoder, Measuring
 from pipeline.quality.decoders.sample import SPLITS, HeldOutSample, take_held_out
 from pipeline.quality.decoders.show import figures, to_html, to_json, to_table
 from pipeline.quality.report.plots import standalone
-from pipeline.storage.replacing import replacing_file
+from pipeline.storage.replacing import check_replaceable, replacing_file
 from stages.autobleu.settings import AutobleuSettings
 from stages.cards import CardError
 from stages.fragility.card import load_external_card
 from stages.sonar.card import ModelCard, load_card
 
 NO_EXTERNAL = "none"
+PAGE = "index.html"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def compare_decoders(
 
     Raises:
         ConfigError: for options or decoders that cannot be compared, before anything is decoded.
+        PipelineError: if the results cannot be written, likewise.
     """
     levels = levels_of(options.levels)
     if options.split not in SPLITS:
@@ -72,6 +74,7 @@ def compare_decoders(
         except CardError as error:
             raise ConfigError(f"--external {external}: {error}") from error
     sample = take_held_out(corpus, options.split, options.sentences)
+    check_replaceable(_place(options.to, PAGE))
     measuring = Measuring(
         corpus, sample, levels, None if external == NO_EXTERNAL else external, decoding, find_device()
     )
@@ -90,14 +93,18 @@ def _write(console: Console, corpus: Corpus, sample: HeldOutSample, found: list[
     plots = figures(sample, found)
     files = {
         "results.json": (json.dumps(to_json(corpus.url, sample, found), indent=1, ensure_ascii=False) + "\n").encode(),
-        "index.html": to_html(corpus.url, sample, found, plots).encode(),
+        PAGE: to_html(corpus.url, sample, found, plots).encode(),
     }
     files |= {f"{name}.svg": standalone(one.svg) for name, one in plots.items()}
     for name, data in files.items():
-        with replacing_file(f"{to.rstrip('/')}/{name}") as file:
+        with replacing_file(_place(to, name)) as file:
             file.write(data)
     names = ", ".join(str(PurePosixPath(name)) for name in files)
     console.print(f"{to.rstrip('/')}: {names} written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _place(to: str, name: str) -> str:
+    return f"{to.rstrip('/')}/{name}"
 
 
 def levels_of(text: str) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ def verdict(difference: MeanScore) -> str:
     if math.isnan(difference.error):
         return "unknown"
     if not abs(difference.mean) > 2 * difference.error:
-        return "alike"
+        return "undecided"
     return "higher" if difference.mean > 0 else "lower"
 
 
@@ -202,5 +202,5 @@ def to_html(url: str, sample: HeldOutSample, found: Sequence[MeasuredDecoder], p
 
 def _note(row: tuple[str, list[MeanScore], MeanScore]) -> Note:
     name, _, difference = row
-    level = {"higher": "good", "lower": "bad", "alike": "plain", "unknown": "look"}[verdict(difference)]
+    level = {"higher": "good", "lower": "bad", "undecided": "plain", "unknown": "look"}[verdict(difference)]
     return Note(f"{name}: {difference} BLEU, {verdict(difference)}", level)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.decoders import DecoderOptions, compare_decoders
 from pipeline.quality.decoders.sample import HeldOutSample, MeanScore, take_held_out
@@ -39,6 +39,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def tuned(corpus: Corpus) -> str:
     (card,) = Path(corpus.url).glob("fits/decoder.*.yaml")
     return str(card)
+
+
+def unwanted() -> str:
+    raise AssertionError("networks compute already")
 
 
 def options(corpus: Corpus, to: Path, **others: object) -> DecoderOptions:
@@ -90,13 +94,13 @@ def test_errors_are_over_documents() -> None:
     )
     alone = whole.mean(np.arange(3.0))
     assert math.isnan(alone.error) and str(alone) == "1.0" and verdict(alone) == "unknown"
-    assert verdict(MeanScore(1.0, 0.6)) == "alike" and verdict(MeanScore(-1.0, 0.4)) == "lower"
+    assert verdict(MeanScore(1.0, 0.6)) == "undecided" and verdict(MeanScore(-1.0, 0.4)) == "lower"
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_decoded(corpus: Corpus, tmp_path: Path) -> None:
     def refused(match: str, **others: object) -> None:
         with pytest.raises(ConfigError, match=match):
-            compare_decoders(Console(quiet=True), corpus, options(corpus, tmp_path, **others), lambda: "cpu")
+            compare_decoders(Console(quiet=True), corpus, options(corpus, tmp_path, **others), unwanted)
 
     refused("--noise 0.1,1.5: give variances above 0", levels="0.1,1.5")
     refused("--noise a: give variances", levels="a")
@@ -105,9 +109,14 @@ def test_what_cannot_be_compared_is_said_before_anything_is_decoded(corpus: Corp
     refused("have the same decoder", decoders=(str(TINY_CARD), str(TINY_CARD)))
     refused("the decoder of sonar-tiny decodes embeddings of another encoder", decoders=(str(TINY_CARD), "sonar-tiny"))
     refused("no model is called 'nothing'", decoders=("nothing", str(TINY_CARD)))
+    weights = str(Path(tuned(corpus)).with_suffix(".safetensors"))
+    refused(f"{weights} holds weights; give the card that .*: {tuned(corpus)}", decoders=(weights, str(TINY_CARD)))
     refused("--external nothing: no external encoder is called", external="nothing")
     other = Path(tuned(corpus)).with_name("other.yaml")
     other.write_text(Path(tuned(corpus)).read_text().replace("fine_tuned_on: ", "fine_tuned_on: f"))
     refused("was fine-tuned on embeddings of the encoder f", decoders=(str(TINY_CARD), str(other)))
     other.unlink()
     assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(PipelineError, match=r"file/results/index\.html cannot be written"):
+        compare_decoders(Console(quiet=True), corpus, options(corpus, tmp_path / "file/results"), unwanted)
