@@ -110,7 +110,8 @@ def describe(device: str) -> str:
     if device.startswith("cuda"):
         settings = f"{cuda_settings()}, {kernels.stated(torch.device(device))}"
         return f"{torch.cuda.get_device_name(device)} ({settings})"
-    return f"cpu ({torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"cpu ({threads} thread{'s' * (threads != 1)})"
 
 
 class DeviceMemoryError(RuntimeError):

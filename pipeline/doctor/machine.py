@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.base.errors import PipelineError
 from pipeline.base.extras import FOR
-from pipeline.base.formats import number, size
+from pipeline.base.formats import counted, number, size
 from pipeline.config.launcher import LauncherSettings
 from pipeline.doctor.checks import PACKAGE, Check, Level, installed, pip_extra, requirements
 
@@ -80,8 +80,8 @@ def devices() -> Iterator[Check]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = torch.get_num_threads()
     dtype = str(compute_dtype("auto", "cpu")).removeprefix("torch.")
-    found = f"{cores} cores, {torch.backends.cpu.get_cpu_capability()}, computes in {dtype}; torch {torch.__version__}"
-    found += f", {threads} threads"
+    found = f"{counted(cores, 'core')}, {torch.backends.cpu.get_cpu_capability()}, computes in {dtype}; "
+    found += f"torch {torch.__version__}, {counted(threads, 'thread')}"
     busy = os.getloadavg()[0]
     if threads < cores and "OMP_NUM_THREADS" in os.environ:
         yield Check("warn", "CPU", found, f"unset OMP_NUM_THREADS ({os.environ['OMP_NUM_THREADS']}) to use all cores")

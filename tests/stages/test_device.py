@@ -27,7 +27,16 @@ from torch.utils._pytree import tree_leaves
 from stages.arrow import embedding_matrix
 from stages.autobleu.scorer import Autobleu
 from stages.autobleu.settings import AutobleuSettings
-from stages.device import CALM_PARTS, LEAST_TOKENS, Budget, DeviceMemoryError, batch_limit, in_batches, with_room
+from stages.device import (
+    CALM_PARTS,
+    LEAST_TOKENS,
+    Budget,
+    DeviceMemoryError,
+    batch_limit,
+    describe,
+    in_batches,
+    with_room,
+)
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
 from stages.sonar.card import load_card
@@ -360,3 +369,9 @@ def test_networks_load_without_torch_s_compiler() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
+
+
+def test_one_thread_is_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, said in ((1, "1 thread"), (2, "2 threads")):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert describe("cpu") == f"cpu ({said})"

@@ -25,6 +25,12 @@ def found(path: Path | None, name: str) -> list[Check]:
     return [check for check in examine(path, None) if check.name == name]
 
 
+def test_one_thread_is_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, said in ((1, ", 1 thread;"), (2, ", 2 threads;")):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        assert said in f"{next(devices()).found};"
+
+
 def test_a_configuration_that_fits_this_machine(make_config: MakeConfig) -> None:
     path = make_config(encode={"model": "sonar-tiny"})
     checks = list(examine(path, None))
