@@ -149,7 +149,7 @@ def plan(
 
     Rates are those measured in this corpus, or else on this machine (by earlier
     runs of any corpus, or by --calibrate), or else what the sizes of the models
-    imply, which may be far off. The plan says which.
+    imply, or a rough assumption, which may be far off. The plan says which.
 
     --simulate starts no work and needs no finished corpus. It calculates work,
     files, storage, time and requests at another size, from the rates and bytes

@@ -3,7 +3,7 @@
 For each input some chunks are examined, the first of the run (their order is random): segmented chunks give sentences
 per byte; of others, the first documents are counted (`examined.py`). The spread between chunks gives the uncertainty. A
 rate is what this corpus measured, or else what was measured on this machine (`rates.py`), or else what the models'
-cards imply for it. Cost: at most 8 × 256 kB of each input, and no network.
+cards imply for it, or else a rough assumption. Cost: at most 8 × 256 kB of each input, and no network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline.planning.plan import Plan
 from pipeline.planning.rates import SETUP_SECONDS, keep_rate, machine_rate
 from pipeline.planning.reasons import NEW
 from pipeline.planning.simulation import MeasuredCorpus, storage_of
-from pipeline.planning.workload import rate_of, worked_on
+from pipeline.planning.workload import BY_CARD, rate_of, worked_on
 from pipeline.storage.records import Values
 from pipeline.storage.store import Store
 from stages.segment.token_cap import cut_by_tokens, tokens_by_language
@@ -43,13 +43,14 @@ BY_MARKS = 0.15  # of counting marks, if no chunk of an input is segmented yet
 AGAIN = 0.1  # if the same documents were segmented before
 TOLD_SECONDS = 5.0  # expected of a stage; how far off less time was says nothing
 FILE = "estimate.json"  # in a run's folder
-HERE, MACHINE, CARD = "measured in this corpus", "measured on this machine", "from the model's card"
+HERE, MACHINE = "measured in this corpus", "measured on this machine"
+CARD, ASSUMED = "from the model's card", "roughly assumed"
 
 
 @dataclass(frozen=True)
 class StageEstimate:
     """Estimate of one stage: sentences to do, seconds of one worker (None: no rate is known), and where the rate comes
-    from: `HERE`, `MACHINE` or `CARD`; empty if no rate is known.
+    from: `HERE`, `MACHINE`, `CARD` or `ASSUMED`; empty if no rate is known.
     """
 
     sentences: float
@@ -157,8 +158,9 @@ def _stage(plan: Plan, stage: str, new: float, tokens: float | None) -> StageEst
         return StageEstimate(rows, seconds, MACHINE)
     if rate:
         return StageEstimate(rows, rows / rate, HERE)
-    by_card = rate_of(plan.config, stage, rows)
-    return StageEstimate(rows, rows / by_card if by_card else None, CARD if by_card else "")
+    rate = rate_of(plan.config, stage, rows)
+    source = CARD if stage in BY_CARD else ASSUMED
+    return StageEstimate(rows, rows / rate if rate else None, source if rate else "")
 
 
 def _older_sums(plan: Plan, stage: str) -> Counters:

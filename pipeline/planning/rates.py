@@ -3,7 +3,7 @@
 A run keeps what it measured when it ends, and `pipeline plan --calibrate` measures in a few seconds. A rate is for a
 machine (its processor or GPU, and the cores that a process may use), a stage, its models by digest, and the settings
 that its cost depends on. Rates are counted in tokens, since the sentences of another corpus have other lengths. A file
-that is damaged, not sealed or of another machine counts as absent: a plan then says that the rate comes from the card.
+that is damaged, not sealed or of another machine counts as absent: a plan then says that nobody measured the rate.
 """
 
 from __future__ import annotations

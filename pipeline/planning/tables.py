@@ -9,7 +9,7 @@ from rich.table import Table
 from pipeline.base.formats import Figures, counted, duration, number, size
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import ONLY_FITS
-from pipeline.planning.estimate import CARD, HERE, MACHINE, Estimate, estimate_of, is_made_again
+from pipeline.planning.estimate import ASSUMED, CARD, HERE, MACHINE, Estimate, estimate_of, is_made_again
 from pipeline.planning.plan import Plan
 from pipeline.planning.reasons import StageWork
 from pipeline.planning.workload import worked_on
@@ -112,15 +112,17 @@ def _estimated(estimate: Estimate) -> str:
         )
     elif estimate.stored_bytes:
         lines.append(f"Remaining: about {stored}.")
-    sources: dict[str, list[str]] = {source: [] for source in (HERE, MACHINE, CARD)}
+    sources: dict[str, list[str]] = {source: [] for source in (HERE, MACHINE, CARD, ASSUMED)}
     for stage, one in estimate.stages.items():
         if one.seconds:
             sources[one.source].append(stage)
     rates = "; ".join(f"{', '.join(stages)} {source}" for source, stages in sources.items() if stages)
     if rates:
         lines.append(f"Times are for one worker. Rates: {rates}.")
-    if sources[CARD]:
-        lines.append("A rate from the card may be far off; --calibrate measures it in a few seconds.")
+    if sources[CARD] or sources[ASSUMED]:
+        lines.append(
+            "Rates that were not measured may be far off; --calibrate measures segment, encode and autobleu in seconds."
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Estimates roughly how long a plan keeps this machine busy, only to choose where to work.
 
 It uses the rates that this corpus measured if there are any, or else those of this machine, or else the sizes of the
-networks on the models' cards.
+networks on the models' cards; of stages without such a network it assumes a rate.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
 from stages.stage import StageSettings
 
+BY_CARD = ("encode", "autobleu", "fragility")  # stages whose networks are on cards
 TOKENS = 28  # per sentence, likewise
 SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
@@ -72,7 +73,8 @@ def worked_on(config: RunConfig, stage: str, sentences: float) -> float:
 
 
 def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
-    """Estimate the rate of one worker of this machine, by the sizes of the networks.
+    """Estimate the rate of one worker of this machine: by the size of the network for stages in `BY_CARD`, by a rough
+    assumption for others.
 
     Args:
         config: the configuration.

@@ -49,7 +49,7 @@ def test_a_plan_says_what_its_times_do_not_contain(
     rates.keep_rate(load_config(path), "decoder", 100, 300_000, 100)
     shown = pipeline("plan", path).stdout
     assert "; 2 000 steps, about 33 min 20 s at the rate measured on this machine\n" in shown
-    assert "Rates: segment, encode from the model's card." in shown
+    assert "Rates: encode from the model's card; segment roughly assumed." in shown
     assert UNKNOWN_TIME in pipeline("plan", path, "--set", "decoder.batch_tokens=64").stdout.partition("train:")[0]
     assert (
         UNKNOWN_TIME not in pipeline("plan", path, "--set", "decoder.file=a.safetensors").stdout.partition("train:")[0]

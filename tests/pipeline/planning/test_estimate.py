@@ -20,7 +20,7 @@ from pipeline.planning import estimate as estimate_module
 from pipeline.planning import examined as module
 from pipeline.planning import pilot_size
 from pipeline.planning import rates as rates_module
-from pipeline.planning.estimate import CARD, HERE, MACHINE, estimate_of
+from pipeline.planning.estimate import ASSUMED, HERE, MACHINE, estimate_of
 from pipeline.planning.examined import count_sentences
 from pipeline.planning.plan import make_plan
 from pipeline.planning.rates import machine, machine_rate
@@ -74,7 +74,7 @@ def test_it_is_near_to_what_comes(
     assert found.documents == 20 if characters > 4000 else 0 < found.documents < 12
     within = 0.3 if characters > 4000 else 0.6
     assert abs(sentences / found.sentences - 1) < within
-    assert 0.1 < found.error < 0.5 and found.stages["segment"].source == CARD
+    assert 0.1 < found.error < 0.5 and found.stages["segment"].source == ASSUMED
     tokens = Corpus(str(tmp_path / "out")).to_arrow("tokens")["tokens"]
     assert found.tokens and abs(sum(tokens.to_pylist()) / found.tokens - 1) < within
 
@@ -131,7 +131,7 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
         r"Remaining: about \d+ sentences of [\d ]+ tokens \(± 15%, by sentence-final marks in 8 documents\), [\d.]+ kB",
         shown,
     )
-    assert "Times are for one worker. Rates: segment, encode from the model's card." in shown
+    assert "Times are for one worker. Rates: encode from the model's card; segment roughly assumed." in shown
     shown = run(path)
     told = re.search(r"estimate: (\d+) new sentences, (\d+) ± 15% were expected \(actual/estimated (\S+)\)", shown)
     assert told and int(told[1]) == Corpus(str(tmp_path / "out")).rows and 0.7 < float(told[3]) < 1.3
@@ -235,7 +235,7 @@ def test_a_run_keeps_the_rates_of_this_machine(tmp_path: Path, monkeypatch: pyte
     ]
     for damage in damages:
         file.write_bytes(damage)
-        assert estimate_of(make_plan(config)).stages["segment"].source == CARD, damage
+        assert estimate_of(make_plan(config)).stages["segment"].source == ASSUMED, damage
     file.write_bytes(good)
     monkeypatch.setenv("OMP_NUM_THREADS", "77")
     machine.cache_clear()
