@@ -308,6 +308,8 @@ def lines(
             plot.axes.plot(one.places, mean, color=color, marker="o", label=name)
         for level, color in zip((levels or {}).values(), COLORS, strict=False):
             plot.axes.axhline(level, color=color, linewidth=0.9, linestyle="--")
+        if all(float(place).is_integer() for one in series.values() for place in one.places):
+            plot.axes.locator_params("x", integer=True)  # there are no 1.5 codebooks
         plot.axes.set_ylim(0, top)
         plot.axes.set_xlabel(x)
         plot.axes.set_ylabel(y)

@@ -369,5 +369,13 @@ def test_tiny_data_has_plots(count: int) -> None:
         assert ElementTree.fromstring(svg).get("viewBox")
 
 
+def test_an_axis_of_counts_has_whole_numbers() -> None:
+    counted, measured = (
+        plots.lines("p", {"one": plots.Line(places, (3, 4, 5), (1, 1, 1))}, "x", "y", top=10)
+        for places in ((1, 2, 4), (0, 0.1, 0.4))
+    )
+    assert re.findall(r">([0-9.]+)<", counted)[:4] == ["1", "2", "3", "4"] and ">0.05<" in measured
+
+
 def test_what_is_between_backticks_is_shown_as_code_and_everything_is_escaped() -> None:
     assert coded("`select` & <b>`a < b`</b>") == "<code>select</code> &amp; &lt;b&gt;<code>a &lt; b</code>&lt;/b&gt;"
