@@ -90,7 +90,7 @@ def site() -> Site:
         said = ask("sinfo", "-a", "-h", "-o", "%R|%P|%l")
         lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
     except SlurmError as error:
-        raise ConfigError(f"SLURM does not answer: {error}") from error
+        raise ConfigError(f"SLURM does not answer: {error}. Try again when it does (sinfo)") from error
     partitions, default = {}, None
     for line in said.splitlines():
         with contextlib.suppress(ValueError):  # a notice of the site

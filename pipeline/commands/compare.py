@@ -72,7 +72,7 @@ def compare_decoders(
 
     Examples:
 
-      pipeline compare-decoders runs/mine sonar-tiny runs/mine/fits/decoder.1f2e3d4c-5b6a79.yaml
+      pipeline compare-decoders runs/mine sonar-tiny my-decoder.yaml
     """
     from launchers.devices import devices
     from pipeline.quality.decoders import DecoderOptions, compare_decoders
