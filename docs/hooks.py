@@ -27,7 +27,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 DIAGRAMS = DOCS / "diagrams"
 FENCE = re.compile(r"^```mermaid\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
-SHORT = re.compile(r"<code>(?=(?:[^\s<]{1,24}|[^<]{1,10})</code>)")  # such as `--dry-run`, `make test`
+SHORT = re.compile(r"<code>(?=(?:[^\s<]{1,24}|[^<\n]{1,10})</code>)")  # such as `--dry-run`, `make test`
 DATE = re.compile(r"<td>([^<]*)(\d{4}-\d\d-\d\d)(?=</td>)")
 COPIES = {
     "benchmarks.md": "benchmarks/README.md",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -233,15 +234,20 @@ def _states_in(said: str, jobs: Sequence[str]) -> dict[str, str]:
     for line in said.splitlines():
         task, _, rest = line.partition("|")
         state, _, reason = rest.partition("|")
-        if task.partition("_")[0] in jobs and state:
+        if _job_of(task) in jobs and state:
             word = state.split(" ")[0]  # of "CANCELLED by 1000"
             found[task] = f"{word} ({reason})" if word == "PENDING" and reason not in ("", "None") else word
     return found
 
 
 def _without(jobs: Sequence[str], found: Iterable[str]) -> list[str]:
-    known = {task.partition("_")[0] for task in found}
+    known = {_job_of(task) for task in found}
     return [job for job in jobs if job not in known]
+
+
+def _job_of(task: str) -> str:
+    """Return the job of "123", "123_4", "123_[4-9]" and "123+0"."""
+    return re.split(r"[_+]", task, maxsplit=1)[0]
 
 
 def _check_forgotten(jobs: Sequence[str], said: str) -> None:

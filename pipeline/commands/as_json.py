@@ -87,7 +87,7 @@ def status(corpus: Corpus, cluster: Cluster) -> tuple[dict[str, Any], bool]:
             "stopped": state.stopped or None,
             "lost": state.lost or None,
             "phases": state.phases,
-            "jobs": state.jobs,
+            "jobs": {job: word.partition(" ")[0] for job, word in state.jobs.items()},
             "failures": state.failures,
             "set_aside": state.set_aside,
             "expectations": (state.summary or {}).get(EXPECTATIONS, []),

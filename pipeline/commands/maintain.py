@@ -131,11 +131,10 @@ def gc(
     A corpus keeps results of older settings, so that going back to them costs
     nothing, and a killed fit may leave its file: these can be deleted. Files that a
     model was trained on stay. So do files that an export was made from, that an
-    interrupted fine-tuning of a decoder resumes from (until a run has a decoder with
-    other settings), or that another run of the last 30 days needs, such as the whole
-    corpus after a trial with fewer documents; --older-views deletes these as well.
-    --delete asks first; without a terminal, give --yes. Refused while a run is under
-    way.
+    interrupted fine-tuning of a decoder resumes from, or that another run of the
+    last 30 days needs, such as the whole corpus after a trial with fewer documents;
+    --older-views deletes these as well. --delete asks first; without a terminal,
+    give --yes. Refused while a run is under way.
 
     Examples:
 

@@ -252,7 +252,7 @@ class FitProgress(RowProgress):
     """
 
     def __init__(self, console: Console, name: str, unit: str) -> None:
-        super().__init__(console, 0, name)
+        super().__init__(console, 0, f"{name}: {unit}s")
         self._name, self._unit = name, unit
 
     def measuring(self, done: int, total: int) -> None:
@@ -260,7 +260,7 @@ class FitProgress(RowProgress):
         if self._unit != MEASUREMENT:
             self._unit, self._total = MEASUREMENT, 0
             if self._bar:
-                self._bar.update(self._task, description=f"{self._name}: measuring")
+                self._bar.update(self._task, description=f"{self._name}: {MEASUREMENT}s")
         self.of(done, total)
 
     def _counted(self) -> str:

@@ -226,8 +226,9 @@ def _held_by(store: Store, training: str, holder: dict[str, Any], silent: float)
 
 def _not_known(store: Store, holder: dict[str, Any], why: str) -> str:
     return (
-        f"{store.url} is held {described(holder)}, and SLURM does not say whether these are over: {why}. Try again "
-        "where and when it answers; if you know that none of them runs or waits, take over: pipeline run … --take-over"
+        f"{store.url} is held {described(holder)}, and SLURM does not say whether its jobs are over: {why}. Try "
+        "again where and when it answers; if you know that none of them runs or waits, take over: pipeline run … "
+        "--take-over"
     )
 
 

@@ -1,9 +1,9 @@
 """Fitted artifacts on disk: which ones apply to a configuration, and the records of how they were made.
 
-An artifact is in `fits/<name>.<fp8>-<digest6>.safetensors`, named after its content as well, so that a fit that is made
-again gives the same file; its record, `fits/<name>.<fp8>-<generation>.json`, is created last and never changed. The
-fingerprint covers what was asked for (settings, models, size of the pilot), not the rows that were read: those are
-frozen with the record, and `--refit` adds a generation. Cost: one listing and one small read per fit.
+An artifact is in `fits/<name>.<fp8>-<content6>.safetensors`, named after its generation and content as well, so that a
+fit that was interrupted gives the same file; its record, `fits/<name>.<fp8>-<generation>.json`, is created last and
+never changed. The fingerprint covers what was asked for (settings, models, size of the pilot), not the rows that were
+read: those are frozen with the record, and `--refit` adds a generation. Cost: one listing and one small read per fit.
 """
 
 from __future__ import annotations
@@ -307,8 +307,8 @@ def commit_fit(
     assert recipe, name
     fp8 = fingerprint(recipe)[:8]
     digest = content_digest(data)
-    by_content = fingerprint([generation, digest])[:6]  # each generation has a file and a card of its own
-    path = f"{layout.FITS}/{name}.{fp8}-{by_content}.safetensors"
+    content = [generation, digest, card("").decode() if card else ""]  # no other fit has the file or the card
+    path = f"{layout.FITS}/{name}.{fp8}-{fingerprint(content)[:6]}.safetensors"
     record = FitRecord(
         name=name, fingerprint=fingerprint(recipe), generation=generation, recipe=recipe, path=path, bytes=len(data),
         digest=digest, content=content_of(name, data), source=source, chunks=chunks, rows=rows,

@@ -4,10 +4,10 @@ attempts.
 A corpus keeps the results of older settings, so that going back costs nothing; this command deletes them. Files are
 kept if the view of the newest run names them (its receipts, their files, its fits, training indexes that name no
 others), if a view of the last 30 days or of an export does, if they are the index of a model, or if an interrupted
-fine-tuning of a decoder may resume from them: until a run has a decoder with other settings, or for 30 days if the
-newest run wants none. Files that people put beside them are not touched. What a killed process had
-written of any other file is deleted a day later, since another process may be writing it now. Cost: one listing per
-folder (by pieces, if there are many parts), and every receipt of the view.
+fine-tuning of a decoder resumes from them, with the settings of the newest run or in the last 30 days. Files that
+people put beside them are not touched. What a killed process had written of any other file is deleted a day later,
+since another process may be writing it now. Cost: one listing per folder (by pieces, if there are many parts), and
+every receipt of the view.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _EXPORTED = "an export was made from them"
 _OF_MODEL = "a model was trained with that index"
 _OF_OTHERS = "all that the index names is here, and another corpus may have a model that was trained with it"
 _GOES_ON = "an interrupted fine-tuning of a decoder resumes from it"
-_LEFT_BEHIND = "a fine-tuning of a decoder that the newest run does not want was interrupted"
+_WENT_ON = "an interrupted fine-tuning of a decoder would resume from it"
+_LEFT_BEHIND = "a fine-tuning of a decoder with other settings was interrupted, over 30 days ago"
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,10 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
                 why[path] = "left by a killed write" if path in unfinished else _why(folder)
             elif _is_done(corpus.store, path):
                 why[path] = "the fine-tuning of a decoder that resumed from it is done"
-            elif older_views or not _may_resume(corpus, path, now):
+            elif not _may_resume(corpus, path, now):
                 why[path] = _LEFT_BEHIND
+            elif older_views:
+                why[path] = _WENT_ON
             else:
                 kept[_GOES_ON] += 1
     of_indexes = {path: path.rpartition("/")[2].split(".")[0] for path in why if path.startswith(f"{layout.INDEXES}/")}
@@ -216,14 +219,16 @@ def _why(folder: str) -> str:
 
 
 def _may_resume(corpus: Corpus, checkpoint: str, now: float) -> bool:
-    """Return whether the newest run still lacks its decoder, or wants none and the checkpoint is of the last 30 days.
+    """Return whether a checkpoint, which is of gigabytes, is of the last 30 days or of the decoder of the newest run.
 
-    If it has its decoder, the checkpoint is one of other settings, and of gigabytes.
+    If that run lacks its decoder, the checkpoint may be of it.
     """
-    if "decoder" in corpus.view.fits:
-        return False
-    recent = now - corpus.store.modified(checkpoint) < VIEW_DAYS * 24 * 3600
-    return recent or newest_config(corpus.store).get("decoder") is not None
+    if now - corpus.store.modified(checkpoint) < VIEW_DAYS * 24 * 3600:
+        return True
+    fitted = corpus.view.fits.get("decoder")
+    if fitted is None:
+        return newest_config(corpus.store).get("decoder") is not None
+    return fitted.startswith(checkpoint.removesuffix("checkpoint.safetensors"))
 
 
 def _is_done(store: Store, checkpoint: str) -> bool:

@@ -21,7 +21,7 @@ from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
 LONGEST_PAUSE = 30.0  # seconds between polls, however slow they are
-SHARE = 0.2  # largest share of time for polling: a slow store is polled less often
+SHARE = 0.2  # largest share of time for polling, up to that pause: a slow store is polled less often
 PACE_SECONDS = 60.0  # seconds over which the present rate is measured
 SHOWN = 5  # the most failures and stragglers that are shown
 WORKERS = 20

@@ -183,7 +183,8 @@ class ModelCard(BaseModel):
                 "corpus, or name one that goes with its encoder"
             )
         ours, theirs = (one.file("encoder") for one in (self, encoder))
-        if not self.fine_tuned_on and (ours.same_as or ours.identity) != (theirs.same_as or theirs.identity):
+        same = {ours.identity, ours.same_as} & {theirs.identity, theirs.same_as} - {None}
+        if not self.fine_tuned_on and not same:
             raise CardError(
                 f"{setting} {self.name} decodes embeddings of another encoder ({ours.identity}) than {encoder.name} "
                 f"({theirs.identity}), which made those of this corpus: name a decoder that goes with it, or, if both "

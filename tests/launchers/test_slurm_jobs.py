@@ -261,10 +261,11 @@ def test_a_silent_controller_is_no_dead_job(monkeypatch: pytest.MonkeyPatch, tmp
 @pytest.fixture
 def prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, submit: Submit) -> Iterator[Callable[..., None]]:
     """Puts lines before what SLURM's commands print, or in its place."""
+    real = {command: shutil.which(command) for command in ("squeue", "sacct", "sinfo")}
 
     def change(said: str, instead: bool = False) -> None:
-        for command in ("squeue", "sacct", "sinfo"):
-            then = "" if instead else f'exec {shutil.which(command, path=os.defpath)} "$@"'
+        for command, place in real.items():
+            then = "" if instead else f'exec {place} "$@"'
             (tmp_path / command).write_text(f"#!/bin/sh\n{said}\n{then}\n")
             (tmp_path / command).chmod(0o755)
 

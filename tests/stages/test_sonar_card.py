@@ -153,6 +153,8 @@ def test_a_decoder_goes_with_its_own_encoder_and_with_other_files_of_the_same_we
     same = load_card(str(tmp_path / "same.yaml"))
     same.check_encoder(base, "autobleu.model")
     base.check_encoder(same, "autobleu.model")
+    load_card(str(ported)).check_encoder(same, "autobleu.model")  # the file of both, which one of them says more of
+    same.check_encoder(load_card(str(ported)), "autobleu.model")
     assert same.encoder_digest == load_card(str(ported)).encoder_digest
 
 
