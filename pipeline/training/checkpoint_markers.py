@@ -8,10 +8,12 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.parallel import in_parallel
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage.records import said_of
 from pipeline.storage.store import Store, named
@@ -125,13 +127,18 @@ def damage(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
 
 def cut_short(store: Store, marker: Marker) -> Iterator[tuple[str, str]]:
     """Yield files of a checkpoint that are missing or shorter than they say: (path, what is wrong). Reads headers."""
-    for name in marker.files:
-        path = f"{marker.folder}/{name}"
-        size = store.size(path)
-        if not size:
-            yield path, "is missing or empty"
-        elif name != PLAN and size < (wanted := _size_said(store, path, size)):
-            yield path, f"is damaged: it has {size} bytes, its header says {wanted}"
+    paths = [f"{marker.folder}/{name}" for name in marker.files]
+    for path, what in zip(paths, in_parallel(partial(_what_lacks, store), paths), strict=True):
+        if what:
+            yield path, what
+
+
+def _what_lacks(store: Store, path: str) -> str:
+    size = store.size(path)
+    if not size:
+        return "is missing or empty"
+    wanted = 0 if path.endswith(f"/{PLAN}") else _size_said(store, path, size)
+    return f"is damaged: it has {size} bytes, its header says {wanted}" if size < wanted else ""
 
 
 def _size_said(store: Store, path: str, size: int) -> int:
