@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compil
 COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
 # A third worker fills the waits of two on two cores. Slow tests wait more, for SLURM; those of a file share its corpora.
 WORKERS ?= 3
-WORKERS_OF_SLOW ?= 6
+WORKERS_OF_SLOW ?= 4
 # Corpora of tests lie in memory where 4 GB are free: on a disk, tests wait for thousands of files to be synced.
 IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -ge 4096 ] && echo /dev/shm)
 PYTEST = OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) .venv/bin/pytest
