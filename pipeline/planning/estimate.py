@@ -176,12 +176,16 @@ def _older_sums(plan: Plan, stage: str) -> Counters:
 
 
 def _own_rate(plan: Plan, stage: str) -> tuple[float | None, float]:
-    """Return sentences per second of what this corpus did, now or before, and in how many seconds it was measured."""
-    if rate := plan.work[stage].rate:
-        return rate, plan.work[stage].sentences_done / rate
+    """Return sentences per second of what this corpus did, and in how many seconds it was measured: now, or before if
+    that was more.
+    """
+    rate = plan.work[stage].rate
+    now = plan.work[stage].sentences_done / rate if rate else 0.0
+    if now >= SETUP_SECONDS:
+        return rate, now
     sums = _older_sums(plan, stage)
-    seconds = seconds_of(sums, stage)
-    return sums.get(f"{stage}/rows", 0.0) / seconds if seconds else None, seconds
+    before = seconds_of(sums, stage)
+    return (sums.get(f"{stage}/rows", 0.0) / before, before) if before > now else (rate, now)
 
 
 def _known_tokens(plan: Plan) -> float | None:

@@ -120,6 +120,24 @@ def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
     assert abs(found.sentences / (expected.sentences * 5 / 6) - 1) < 0.5
 
 
+def test_a_rate_is_of_the_most_work(tmp_path: Path) -> None:
+    """A part of one sentence says how long it takes to begin."""
+    begin_without_packing(tmp_path / "out")
+    documents = sample_documents("libreoffice-eng", 40)
+    write_jsonl(tmp_path / "in/large.jsonl", documents[1:])
+    write_jsonl(tmp_path / "in/small.jsonl", documents[:1])
+    source = {"path": "in/*.jsonl", "name": "in", "lang": "eng_Latn", "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode=None)
+    run(path)
+    write_jsonl(tmp_path / "in/large.jsonl", documents[2:])
+    plan = make_plan(load_config(path))
+    now, found = plan.work["segment"], estimate_of(plan).stages["segment"]
+    before = estimate_module._older_sums(plan, "segment")
+    assert now.rate and found.seconds and now.sentences_done < before["segment/rows"] / 10
+    rate = before["segment/rows"] / estimate_module.seconds_of(before, "segment")
+    assert found.sentences / found.seconds == pytest.approx(rate) and rate != pytest.approx(now.rate)
+
+
 def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     as_jsonl(tmp_path, sample_documents("libreoffice-eng", 8))
     source = {"path": "in.jsonl", "name": "in", "lang": "eng_Latn"}
