@@ -90,12 +90,17 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a corpus.yaml") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raise ConfigError(
+            f"{path}:{line}: not UTF-8 text ({error.reason}); convert it: iconv -f ENCODING -t UTF-8 FILE > NEW"
+        ) from error
     try:
         data = load_yaml(text, _Loader)
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        told = str(error).replace('in "<unicode string>", line', "in line")
+        told += "; indent with spaces, not with tabs" if "'\\t'" in told else ""
+        raise ConfigError(f"{path} is not YAML: {told}") from error
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
         raise ConfigError(f"{path} {what}; a corpus.yaml is keys and values (name, output, input …)")

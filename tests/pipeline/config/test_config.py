@@ -267,6 +267,7 @@ def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> N
         ("", "is empty; a corpus.yaml is keys and values"),
         ("- a\n", "holds a list; a corpus.yaml"),
         ("? [a]\n: b\n", "(?s)is not YAML: .*unhashable key"),
+        ("name: a\ninput:\n\t- path: in\n", "(?s)in line 3, column 1.*; indent with spaces, not with tabs"),
         ("\nseed: " + "9" * 5000, "line 2: a number has more than 4300 digits"),
     ],
 )
@@ -274,6 +275,16 @@ def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, message: str
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(write(tmp_path, text))
     assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_text_of_another_encoding_and_a_name_that_controls_a_terminal(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    path.write_bytes(path.read_bytes() + "# caf\u00e9\n".encode("latin-1"))
+    lines = GOOD.count("\n") + 1
+    with pytest.raises(ConfigError, match=rf"{path}:{lines}: not UTF-8 text \(.*; convert it: iconv -f ENCODING"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="name: line breaks and characters that control a terminal are"):
+        load_config(write(tmp_path, GOOD), ['name="a\\e[31mb"'])
 
 
 def test_values_are_shown_by_their_beginning(tmp_path: Path) -> None:
