@@ -20,6 +20,7 @@ LINE_SECONDS = 5.0
 FIRST_SECONDS = 3.0  # until the first line says that work has begun
 SILENT_SECONDS = 15.0  # a log has a line at least this often
 MEASUREMENT = "measurement"  # the unit of what follows a fit
+ENOUGH_PARTS, ENOUGH = 8, 0.1  # that many parts, or that share of the sentences, say how long the rest takes
 STAGE_SECONDS = 3.0  # a stage that computes a part for longer is named
 
 
@@ -124,7 +125,7 @@ class RunProgress:
             "sentences": done,
             "sentences_in_all": self._total() if self._visits else 0,
             "seconds": round(time.monotonic() - self._started, 1),
-            "left": max(0, self._total() - self._visited) / self._rate() if self._visited else None,
+            "left": self._left(),
             "failed": self._failed,
         }
 
@@ -137,11 +138,17 @@ class RunProgress:
     def _rate(self) -> float:
         return self._visited / max(1e-9, time.monotonic() - (self._working or self._started))
 
+    def _left(self) -> float | None:
+        """Return the seconds that are left; None as long as a few small parts would speak for all."""
+        total = self._total()
+        if not self._visited or (self._parts < ENOUGH_PARTS and self._visited < ENOUGH * total):
+            return None
+        return max(0, total - self._visited) / self._rate()
+
     def _note(self) -> str:
-        stage = _stage()
-        if not self._visited:
+        stage, left = _stage(), self._left()
+        if left is None:
             return stage or (not self._bars and self._text()) or self._starting or "computing"
-        left = max(0, self._total() - self._visited) / self._rate()
         note = f"{number(self._rate())}/s, {duration(left)} left" if left else f"{number(self._rate())}/s"
         return f"{note}; {stage}" if stage else note
 

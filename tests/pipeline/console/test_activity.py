@@ -57,6 +57,18 @@ def test_a_stage_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPa
         assert current() is None and "autobleu" not in one._note()
 
 
+def test_a_few_small_parts_do_not_say_how_long_the_rest_takes() -> None:
+    one = RunProgress(Console(file=io.StringIO(), width=160), chunks=0, sentences=1000, visits=True)
+    for number in range(7):
+        one.see(Event(kind="part", where=f"{number}", rows=10))
+        assert one.numbers()["left"] is None and "left" not in one._line()
+    one.see(Event(kind="part", where="8", rows=10))
+    assert one.numbers()["left"] and " left" in one._line()
+    one = RunProgress(Console(file=io.StringIO(), width=160), chunks=0, sentences=1000, visits=True)
+    one.see(Event(kind="part", where="large", rows=100))
+    assert one.numbers()["left"] and " left" in one._line()
+
+
 @pytest.mark.parametrize("visits", [True, False])
 def test_a_chunk_that_takes_long_says_how_much_text_of_it_is_segmented(visits: bool) -> None:
     one = RunProgress(Console(file=io.StringIO(), width=160), chunks=1, sentences=0, visits=visits)
