@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import PrivateAttr, field_validator, model_validator
+from pydantic import PrivateAttr, model_validator
 
-from pipeline.base.errors import STEERS
 from pipeline.config.frozen import Frozen, Places
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.report import MEASURES, ReportSettings, measure_of
@@ -114,13 +113,6 @@ class RunConfig(Settings):
 
     _frozen: Frozen = PrivateAttr(default_factory=Frozen)
     _places: Places = PrivateAttr(default_factory=Places)
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_line(cls, name: str) -> str:
-        if STEERS.search(name):
-            raise ValueError("line breaks and characters that control a terminal are not allowed; give a line of text")
-        return name
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:

@@ -277,14 +277,12 @@ def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, message: str
     assert str(caught.value).startswith(str(tmp_path))
 
 
-def test_text_of_another_encoding_and_a_name_that_controls_a_terminal(tmp_path: Path) -> None:
+def test_text_of_another_encoding(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     path.write_bytes(path.read_bytes() + "# caf\u00e9\n".encode("latin-1"))
     lines = GOOD.count("\n") + 1
     with pytest.raises(ConfigError, match=rf"{path}:{lines}: not UTF-8 text \(.*; convert it: iconv -f ENCODING"):
         load_config(path)
-    with pytest.raises(ConfigError, match="name: line breaks and characters that control a terminal are"):
-        load_config(write(tmp_path, GOOD), ['name="a\\e[31mb"'])
 
 
 def test_values_are_shown_by_their_beginning(tmp_path: Path) -> None:
