@@ -67,7 +67,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Mark what no line may end within: short code of one word, and dates in tables. MkDocs calls this."""
+    """Mark what no line may end within: short code, and dates in tables. MkDocs calls this."""
     return DATE.sub(r'<td>\1<span class="whole">\2</span>', SHORT.sub(r'<code class="whole">', html))
 
 

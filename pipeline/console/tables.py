@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.base.errors import visible
 from pipeline.base.formats import Figures, counted, number, plain, size
 from pipeline.base.messages import warn
 from pipeline.corpus.accounting import Accounting
@@ -22,7 +23,7 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
         accounting: the numbers of the corpus.
         title: the line above the table.
     """
-    table = Table(title=escape(title), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = Table(title=escape(visible(title)), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
 

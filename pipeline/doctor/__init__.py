@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, visible
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.load import read_config
 from pipeline.config.run_config import RunConfig
@@ -81,7 +81,7 @@ def _config(path: Path) -> tuple[Check, RunConfig | None]:
         return Check("bad", "config", str(error)), None
     after = [name for name in ("scaler", "decoder", "train", "report") if getattr(config, name) is not None]
     stages = ", ".join(["segment", *(stage.name for stage in config.asked_stages()), *after])
-    told = f"{path}: {config.name}, {stages}; launcher {config.launcher.kind}"
+    told = f"{path}: {visible(config.name)}, {stages}; launcher {config.launcher.kind}"
     return Check("warn" if notices else "good", "config", "\n".join([told, *notices])), config
 
 

@@ -219,7 +219,7 @@ def _why(folder: str) -> str:
 
 
 def _may_resume(corpus: Corpus, checkpoint: str, now: float) -> bool:
-    """Return whether a checkpoint, which is of gigabytes, is of the last 30 days or of the decoder of the newest run.
+    """Return whether a checkpoint is of the last 30 days or of the decoder of the newest run.
 
     If that run lacks its decoder, the checkpoint may be of it.
     """

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, visible
 from pipeline.base.formats import duration, number, size
 from pipeline.planning.pilot_size import LARGE_PART
 from pipeline.planning.requests import Requests, month_dollars
@@ -49,8 +49,8 @@ def show_simulation(console: Console, found: Simulation, gpus: Sequence[int]) ->
     """
     at = found.size
     console.print(
-        f"[bold]{escape(found.config.name)}[/] with {large(at.documents)} documents, {large(at.sentences)} sentences, "
-        f"{size(at.sentences * at.input_bytes)} of input",
+        f"[bold]{escape(visible(found.config.name))}[/] with {large(at.documents)} documents, "
+        f"{large(at.sentences)} sentences, {size(at.sentences * at.input_bytes)} of input",
         highlight=False,
     )
     console.print(f"({at.origin})", highlight=False)

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError, visible
 from pipeline.base.formats import counted
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import FITS
@@ -171,7 +171,7 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             raise lost(lease)
         tell(console, plan.config, store, record.folder, ended=False)
         console.print(
-            f"[bold]{escape(plan.config.name)}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
+            f"[bold]{escape(visible(plan.config.name))}[/] → {escape(plan.config.output)}: {', '.join(plan.stages)} "
             f"({_in_words(plan)}); launcher {config.launcher.kind}{why}"
         )
         if backend.submit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipeline.base.errors import STEERS
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline
 
@@ -30,3 +31,5 @@ def make_hostile_corpus(folder: Path) -> None:
     path = write_config(folder, **sections, report={"expect": expect, "interactive": True})
     done = pipeline("run", path)
     assert done.returncode == 0 and "report/interactive.html" in done.stdout, done
+    shown = done.stdout + done.stderr + pipeline("status", path).stdout
+    assert not STEERS.search(shown.replace("\n", "")), shown

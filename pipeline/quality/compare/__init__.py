@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pipeline.base.captured import capture_warnings
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, visible
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.planning.plan import check_languages
@@ -53,7 +53,7 @@ def compare(console: Console, config: RunConfig, options: CompareOptions, find_d
     check_languages(config)
     form = _checked_plot(options.plot)
     sample = take_sample(config, options.characters)
-    show_sample(console, config.name, sample)
+    show_sample(console, visible(config.name), sample)
     tokenizer = SonarTokenizer(load_card(config.segment.model))
     device = find_device()
     cuts = []
