@@ -159,12 +159,13 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
         except CardError as error:
             found.append(((section, "model"), f"{name} {_no_card(name, shipped_cards(), error)}"))
     encoder = cards.get(config.encode.model) if config.encode else None
+    unlike: list[Problem] = []
     for section, name in asked:
         if encoder and name in cards:
             try:
-                cards[name].check_encoder(encoder, "whose decoder")
+                cards[name].check_encoder(encoder, f"{section}.model")
             except CardError as error:
-                found.append(((section, "model"), f"{name}, {error}"))
+                unlike.append(((section, "model"), str(error)))
     others: list[tuple[tuple[str, str], str, Callable[[str], object], Collection[str]]] = []
     if config.segment.uses_sat:
         others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))
@@ -187,7 +188,7 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
             load(name)
         except CardError as error:
             found.append((keys, f"{name} {_no_card(name, known, error)}"))
-    return cards, [(keys, f"{'.'.join(keys)} is {text}") for keys, text in found]
+    return cards, unlike + [(keys, f"{'.'.join(keys)} is {text}") for keys, text in found]
 
 
 def _likely(name: str) -> ModelCard | None:

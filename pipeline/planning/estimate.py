@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.base.formats import counted, number
 from pipeline.config.run_config import RunConfig
@@ -24,6 +28,7 @@ from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import is_begun
 from pipeline.corpus.states import ChunkState, States
 from pipeline.inputs import ChunkTable
+from pipeline.inputs.listing import COMPRESSIONS
 from pipeline.planning.examined import Examined, Texts, examine
 from pipeline.planning.pilot_size import doubts, drawn, small_parts
 from pipeline.planning.plan import Plan
@@ -45,6 +50,7 @@ TOLD_SECONDS = 5.0  # expected of a stage; how far off less time was says nothin
 FILE = "estimate.json"  # in a run's folder
 HERE, MACHINE = "measured in this corpus", "measured on this machine"
 CARD, ASSUMED = "from the model's card", "roughly assumed"
+_Kind = tuple[str, bool]  # of chunks that hold about as much in a byte: input, and whether they are compressed
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ def estimate_of(plan: Plan) -> Estimate:
         sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
     elif len(chunks):
         done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
-        for found, error, seen in (_of_input(plan, name, rows, texts, done) for name, rows in _inputs(chunks)):
+        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
             sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
     each = texts.tokens_per_sentence(plan.config) or _known_tokens(plan)
     relative = math.sqrt(variance) / sentences if sentences else 0.0
@@ -112,18 +118,31 @@ def _cut_alike(reasons: Iterable[str]) -> bool:
     return not any(one == NEW or one.startswith(f"{SEGMENT}.") for one in reasons)
 
 
-def _inputs(chunks: ChunkTable) -> list[tuple[str, ChunkTable]]:
-    """Return the inputs, and the chunks of each in the order of the run."""
+def _alike(chunks: ChunkTable) -> list[tuple[_Kind, ChunkTable]]:
+    """Return the kinds of chunks, and the chunks of each in the order of the run."""
     inputs = chunks.table["input"].combine_chunks()
-    numbers = inputs.indices.to_numpy()
-    found = [(name, np.flatnonzero(numbers == at)) for at, name in enumerate(inputs.dictionary.to_pylist())]
-    return [(name, chunks.take(rows)) for name, rows in found if len(rows)]
+    numbers = 2 * inputs.indices.to_numpy() + _compressed(chunks)
+    found = [
+        ((name, compressed), np.flatnonzero(numbers == 2 * at + compressed))
+        for at, name in enumerate(inputs.dictionary.to_pylist())
+        for compressed in (False, True)
+    ]
+    return [(kind, chunks.take(rows)) for kind, rows in found if len(rows)]
 
 
-def _of_input(
-    plan: Plan, name: str, chunks: ChunkTable, texts: Texts, done: dict[str, list[Examined]]
+def _compressed(chunks: ChunkTable) -> npt.NDArray[np.bool_]:
+    """Return which chunks hold more than they store: are compressed, or, of several files, have one that is."""
+    ends = "|".join(re.escape(one) for one in COMPRESSIONS)
+    url = chunks.table["url"].combine_chunks()
+    packed = pc.match_substring_regex(url.dictionary, f'(?:{ends})"', ignore_case=True).take(url.indices)
+    alone = pc.not_equal(chunks.table["compression"].combine_chunks().cast(pa.string()), "")
+    return np.asarray(pc.or_(packed, alone))
+
+
+def _of_alike(
+    plan: Plan, kind: _Kind, chunks: ChunkTable, texts: Texts, done: dict[_Kind, list[Examined]]
 ) -> tuple[float, float, int]:
-    """Return the sentences of an input's chunks, their relative error, and how many documents were examined."""
+    """Return the sentences of chunks of a kind, their relative error, and how many documents were examined."""
     cut = chunks.table["take"].is_valid().to_numpy()
     sentences = error = 0.0
     documents = 0
@@ -135,7 +154,7 @@ def _of_input(
     whole = np.flatnonzero(~cut)
     size = float(chunks.table["bytes"].to_numpy()[whole].sum())
     if len(whole):
-        looked = done.get(name) or [
+        looked = done.get(kind) or [
             one for chunk in chunks.take(whole[:LOOKED_AT]) if (one := examine(plan.config, chunk, texts))
         ]
         documents += sum(one.documents for one in looked)
@@ -205,12 +224,13 @@ def seconds_of(sums: Counters, stage: str) -> float:
     return busy_seconds(by_detail(sums, stage, "seconds"))
 
 
-def _segmented(states: Sequence[ChunkState]) -> dict[str, list[Examined]]:
-    """Return input → its segmented chunks that no limit cuts."""
-    found: dict[str, list[Examined]] = {}
-    for one in states:
-        if one.segmented and one.chunk.bytes and one.chunk.take is None:
-            found.setdefault(one.chunk.input, []).append(Examined(one.chunk.bytes, one.sentences or 0, segmented=True))
+def _segmented(states: Sequence[ChunkState]) -> dict[_Kind, list[Examined]]:
+    """Return kind → its segmented chunks that no limit cuts."""
+    done = [one for one in states if one.segmented and one.chunk.bytes and one.chunk.take is None]
+    found: dict[_Kind, list[Examined]] = {}
+    for one, compressed in zip(done, _compressed(ChunkTable.of(one.chunk for one in done)).tolist(), strict=True):
+        size = Examined(one.chunk.bytes, one.sentences or 0, segmented=True)
+        found.setdefault((one.chunk.input, compressed), []).append(size)
     return found
 
 

@@ -176,14 +176,15 @@ class ModelCard(BaseModel):
 
     def check_encoder(self, encoder: ModelCard, setting: str) -> None:
         """Raise CardError if the decoder decodes, or was fine-tuned on, embeddings of another encoder."""
-        if self.fine_tuned_on and self.fine_tuned_on != encoder.encoder_digest:
+        ours, theirs = (one.file("encoder") for one in (self, encoder))
+        same = {ours.identity, ours.same_as} & {theirs.identity, theirs.same_as} - {None}
+        known = {encoder.encoder_digest, *([self.encoder_digest] if same else [])}  # of its weights in both files
+        if self.fine_tuned_on and self.fine_tuned_on not in known:
             raise CardError(
                 f"{setting} {self.name} was fine-tuned on embeddings of the encoder {self.fine_tuned_on}, those of "
                 f"this corpus are of {encoder.name}, {encoder.encoder_digest} (digests): fine-tune a decoder on this "
                 "corpus, or name one that goes with its encoder"
             )
-        ours, theirs = (one.file("encoder") for one in (self, encoder))
-        same = {ours.identity, ours.same_as} & {theirs.identity, theirs.same_as} - {None}
         if not self.fine_tuned_on and not same:
             raise CardError(
                 f"{setting} {self.name} decodes embeddings of another encoder ({ours.identity}) than {encoder.name} "

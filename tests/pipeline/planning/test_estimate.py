@@ -120,6 +120,29 @@ def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
     assert abs(found.sentences / (expected.sentences * 5 / 6) - 1) < 0.5
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_that_are_compressed_are_not_taken_for_plain_ones(tmp_path: Path, packed: bool) -> None:
+    """A byte of theirs holds several times as much."""
+    if not packed:
+        begin_without_packing(tmp_path / "out")
+    documents = sample_documents("postgresql-eng", 24)
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        write_jsonl(tmp_path / f"in/{number}.jsonl", documents[4 * number :][:4])
+    source = {"path": "in/*", "name": "in", "lang": "eng_Latn", "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode=None, chunk_bytes=1 << 20)
+    run(path)
+    before = Corpus(str(tmp_path / "out")).rows
+    for number in range(3, 6):
+        lines = "".join(json.dumps(one) + "\n" for one in documents[4 * number :][:4])
+        (tmp_path / f"in/{number}.jsonl.GZ").write_bytes(gzip.compress(lines.encode()))
+    found = estimate_of(make_plan(load_config(path)))
+    run(path)
+    came = Corpus(str(tmp_path / "out")).rows - before
+    assert found.documents == 12
+    assert came / found.sentences == pytest.approx(1, abs=0.4) and found.error >= 0.15
+
+
 def test_a_rate_is_of_the_most_work(tmp_path: Path) -> None:
     """A part of one sentence says how long it takes to begin."""
     begin_without_packing(tmp_path / "out")
