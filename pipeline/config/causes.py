@@ -62,7 +62,7 @@ def _without_other_kinds(errors: Sequence[Error], data: Any) -> list[Error]:
     kept = []
     for key, some in by_key.items():
         deeper = any(len(other) > len(key) and other[: len(key)] == key for other in by_key)
-        if key and deeper and isinstance(_value(data, key), dict):
+        if key and deeper and isinstance(value_of(data, key), dict):
             continue
         right = [one for one in some if not one["type"].endswith("_type")]
         kept += (right or some[:1]) if len(some) > 1 and _members(some) > 1 else some
@@ -83,7 +83,7 @@ def _of_one_member(errors: Sequence[Error], data: Any) -> list[Error]:
             by_member[key_of({**one, "loc": _words(one)[:at]}, data), _words(one)[at]].append(one)
     best: dict[tuple[str, ...], tuple[float, list[Error]]] = {}
     for (key, _), some in by_member.items():
-        given = _value(data, key)
+        given = value_of(data, key)
         keys = list(given) if isinstance(given, dict) else []
         wanted = [_words(one)[-1] for one in some if one["type"] == "missing"]
         near = [max((difflib.SequenceMatcher(None, one, key).ratio() for key in keys), default=0.0) for one in wanted]
@@ -113,10 +113,30 @@ def _words(error: Error) -> tuple[str, ...]:
     return tuple(str(step) for step in error["loc"])
 
 
-def _value(data: Any, key: Sequence[str]) -> Any:
+def value_of(data: Any, key: Sequence[str]) -> Any:
+    """Return the value at these steps; None if it is not there."""
     for step in key:
         data = data[int(step)] if isinstance(data, list) else data.get(step) if isinstance(data, dict) else None
     return data
+
+
+def renamed(data: Any, key: Sequence[str], name: str) -> Any:
+    """Return a copy of the values in which a key has another name.
+
+    Args:
+        data: the values.
+        key: the steps to the key.
+        name: its new name.
+
+    Returns:
+        The copy, with the keys in the same order.
+    """
+    kept = copy.deepcopy(data)
+    around = value_of(kept, key[:-1])
+    items = [(name if one == key[-1] else one, value) for one, value in around.items()]
+    around.clear()
+    around.update(items)
+    return kept
 
 
 def without(errors: Sequence[Error], data: Any) -> Any:
@@ -127,7 +147,7 @@ def without(errors: Sequence[Error], data: Any) -> Any:
         if one["type"] == "too_short" and any(len(other) > len(key) and other[: len(key)] == key for other in keys):
             continue  # pydantic does not count entries that are wrong
         if one["type"] == "missing" and key and (key[-1] in PLACEHOLDERS or len(key) == 1):
-            around = _value(kept, key[:-1])
+            around = value_of(kept, key[:-1])
             if isinstance(around, dict):
                 around.setdefault(key[-1], PLACEHOLDERS.get(key[-1]))
             continue
@@ -136,7 +156,7 @@ def without(errors: Sequence[Error], data: Any) -> Any:
 
 
 def _drop(data: Any, key: Sequence[str]) -> None:
-    around = _value(data, key[:-1]) if key else None
+    around = value_of(data, key[:-1]) if key else None
     if isinstance(around, dict):
         around.pop(key[-1], None)
     elif isinstance(around, list) and int(key[-1]) < len(around):

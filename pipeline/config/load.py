@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
-from pipeline.config.causes import causes, key_of, without
+from pipeline.config.causes import causes, key_of, renamed, value_of, without
 from pipeline.config.frozen import Places
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import SECTIONS
@@ -148,6 +148,12 @@ def _validated(
         return RunConfig.model_validate_json(json.dumps(data, default=str)), []
     except ValidationError as error:
         errors = [dict(one) for one in error.errors()]
+    for one in errors:
+        if meant := _meant(one, data):
+            key = key_of(one, data)
+            moved = {(*key[:-1], meant, *at[len(key) :]): line for at, line in places.items() if at[: len(key)] == key}
+            found, more = _validated(path, renamed(data, key, meant), places | moved)
+            return found, [*_explain(path, one, places, data), *more]
     mistakes: list[str] = []
     told: set[tuple[str, ...]] = set()
     left = data
@@ -327,9 +333,8 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
     key = _written(where)
     kind, context = error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        allowed = _allowed(full[:-1])
-        near = difflib.get_close_matches(where[-1], allowed, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
+        allowed, near = _allowed(full[:-1]), _near(full)
+        hint = f"did you mean {near}? " if near else ""
         if len(where) > 1 and where[-1] in RunConfig.model_fields:
             hint = f"{where[-1]} belongs to the top level of the file, beside {where[0]}; "
         return [f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"]
@@ -346,6 +351,21 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
         hint = f"YAML reads no, off, yes and on as false and true; write the word in quotes{code}; "
     named = next((step for step in reversed(where) if not step.isdigit()), key)
     return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. About {named}: {_description(full)}"]
+
+
+def _near(where: tuple[str, ...]) -> str | None:
+    """Return the key that is spelled most like an unknown one; None if none is spelled alike."""
+    return next(iter(difflib.get_close_matches(where[-1], _allowed(where[:-1]), n=1, cutoff=0.5)), None)
+
+
+def _meant(error: dict[str, Any], data: Any) -> str | None:
+    """Return the name of the section that was probably meant by an unknown one; None if it is there, too."""
+    if error["type"] != "extra_forbidden" or not isinstance(error["input"], dict):
+        return None
+    where = tuple(str(step) for step in error["loc"])
+    near, around = _near(where), value_of(data, key_of(error, data)[:-1])
+    field = _models(where[:-1])[-1].model_fields.get(near or "")
+    return near if field and near not in around and any(_models_in(field.annotation)) else None
 
 
 def _written(where: tuple[str, ...]) -> str:

@@ -133,7 +133,13 @@ def generate(
     check_options([trained], options.sampling)
     if options.prompt is not None:
         if corpus:
-            words.segmenting = segmenter_of(corpus, trained.about.pinned) or words.segmenting
+            if (segment := segmenter_of(corpus, trained.about.pinned)) is None:
+                console.print(
+                    "The prompt is cut by the section segment of the newest run: how the documents were cut from which "
+                    "the model learned is no longer known",
+                    style="yellow", markup=False, highlight=False, soft_wrap=True,
+                )  # fmt: skip
+            words.segmenting = segment or words.segmenting
         sentences, paragraphs = words.segment(options.prompt, options.prompt_lang)
         given = _Prompt(sentences, options.prompt_lang, paragraphs)
         found, said = _continue(trained, words, [given], [options.lang or options.prompt_lang], options)

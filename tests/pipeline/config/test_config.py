@@ -77,6 +77,20 @@ def test_all_mistakes_at_once_with_line_key_value_and_what_is_allowed(tmp_path: 
     assert len(message.splitlines()) == 5
 
 
+def test_what_is_wrong_in_a_section_whose_name_is_misspelt_is_told_as_well(tmp_path: Path) -> None:
+    text = GOOD + "segmnt: {method: spacy, max_chars: 0}\nlanguage: {modl: x}\nlauncer: {tasks: 2, tme: 3}\ntrain: {}\n"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    told = [line.partition("corpus.yaml:")[2] for line in str(caught.value).splitlines()]
+    begins = (
+        "7: unknown key segmnt; did you mean segment?",
+        "7: segment.max_chars is 0; ",
+        "8: unknown key language.modl;",
+    )
+    more = ("9: unknown key launcer; did you mean launcher?", "9: unknown key launcher.tme; did you mean time?")
+    assert all(sum(one.startswith(start) for one in told) == 1 for start in begins + more), told
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
