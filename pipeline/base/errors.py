@@ -18,6 +18,15 @@ def visible(text: str) -> str:
     return STEERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written as UTF-8: a name of other bytes holds lone surrogates in their place."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class PipelineError(Exception):
     """A failure that the command line reports as a message, without a traceback; its lines may hold any text."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.abc
 import inspect
@@ -15,7 +16,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
-from pipeline.base.errors import ConfigError, visible
+from pipeline.base.errors import ConfigError, is_utf8, visible
 from pipeline.base.messages import FORMATS, LEVELS, JsonLines, set_log
 
 if TYPE_CHECKING:
@@ -171,17 +172,19 @@ _LINE_END = re.compile(r"(?<=\S)\n(?=\S)")  # inside a paragraph; examples are i
 
 
 class Command(TyperCommand):
-    """A command of which no argument and no option is an empty text, which it would take for this folder, or for none.
+    """A command of which no argument and no option is an empty text, which it would take for this folder, or for none,
+    or is not UTF-8, in which all files of a corpus are.
 
-    A variable of a script that is not set gives one. The paragraphs of its help are as wide as the terminal.
+    A variable of a script that is not set gives an empty one. The paragraphs of its help are as wide as the terminal.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options | {"help": _LINE_END.sub(" ", options["help"] or "")})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse as always. Raises `ConfigError` for an empty text."""
+        """Parse as always. Raises `ConfigError` for an empty text, and for names that are not UTF-8."""
         written = list(args)
+        _check_encoding(written)
         rest = super().parse_args(ctx, args)
         if any(not one.strip() for one in written):
             values, _, parameters = self.make_parser(ctx).parse_args(args=written)
@@ -190,6 +193,15 @@ class Command(TyperCommand):
                 if any(isinstance(text, str) and not text.strip() for text in _each(value)):
                     raise ConfigError(f"{_empty(one)} (a variable that is not set makes an empty argument)")
         return rest
+
+
+def _check_encoding(arguments: Sequence[str]) -> None:
+    for one in arguments:
+        if not is_utf8(one):
+            raise ConfigError(f"{one}: this is not UTF-8, as a corpus is; rename what has this name, or convert it")
+    with contextlib.suppress(OSError):  # it was deleted, which matters to relative paths only
+        if not is_utf8(folder := str(Path.cwd())):
+            raise ConfigError(f"the name of the working directory, {folder}, is not UTF-8, as a corpus is; rename it")
 
 
 def _each(value: object) -> Sequence[object]:

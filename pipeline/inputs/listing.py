@@ -23,6 +23,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
+from pipeline.base.errors import is_utf8
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
 from pipeline.storage.retry import filesystem, is_transient, with_retries
@@ -328,9 +329,7 @@ def _file(
         if extension not in FORMATS.keys() | COMPRESSIONS.keys() or any(one.startswith(f"{full}/") for one in infos):
             return None
         why = f"it is a folder, and the pattern is for files; to read it, make it an input of its own ({full})"
-    try:
-        relative.encode()
-    except UnicodeEncodeError:
+    if not is_utf8(relative):
         full, relative = (os.fsencode(one).decode("utf-8", "backslashreplace") for one in (full, relative))
         why = "its name is not UTF-8; rename it"
     if "::" in relative:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.base.errors import ConfigError, visible
+from pipeline.base.errors import ConfigError
 from pipeline.inputs import InputFile, InputSettings, list_files
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.listing import COMPRESSIONS, FORMATS
@@ -37,10 +37,6 @@ def groups_of(place: str) -> tuple[list[FileGroup], list[str]]:
 
     Raises `ConfigError` if there is nothing, or a pattern would read the files of a corpus.
     """
-    try:
-        place.encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{visible(place)}: this name is not UTF-8, in which corpus.yaml is; rename it") from None
     if is_remote(place) or is_pattern(place):
         return [FileGroup(place, _listed(place))], []
     path = Path(place).expanduser()

@@ -33,7 +33,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError, is_utf8
 from pipeline.storage import retry
 from pipeline.storage.local_files import TO_WRITE, mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
@@ -82,6 +82,8 @@ class Store:
         self.url = url
         with translate_errors(url, CorpusStoreError):
             fs, root = retry.filesystem(url)
+        if not is_utf8(url) or not is_utf8(root):  # not a name that its files could hold
+            raise ConfigError(f"{root}: the name of a folder is not UTF-8, as a corpus is; rename the folder")
         self._fs: Any = fs
         self._root = root.rstrip("/")
         self._answered = False

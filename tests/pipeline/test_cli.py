@@ -15,6 +15,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from pipeline.base.errors import ConfigError
 from pipeline.cli import app
 from pipeline.corpus.reader import Corpus
 from pipeline.training.evaluation.measure import METRICS
@@ -162,6 +163,39 @@ def test_exit_codes_and_words(
     assert result.returncode == code, result
     assert words in result.stderr, result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_names_that_are_not_utf8_are_refused_and_what_lies_there_is_not_called_damaged(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_config()
+    assert pipeline("run", path).returncode == 0
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    (tmp_path / "out").rename(odd / "out")
+    path.rename(odd / path.name)
+    before = sorted(odd.rglob("*"))
+    for arguments in (
+        ("status", odd / "out"),
+        ("verify", odd / "out", "--repair"),
+        ("inspect", "runs/x", "--where", f"doc_id == '{odd.name}'"),
+        ("export", "runs/x", "--format", "parquet", "--to", odd / "e"),
+        ("init", odd, "--to", "-"),
+    ):
+        done = pipeline(*arguments)
+        assert (done.returncode, "caf\\udce9" in done.stderr, "is not UTF-8" in done.stderr) == (2, True, True), done
+    with pytest.raises(ConfigError, match=r"caf\\udce9/out: the name of a folder is not UTF-8"):
+        Corpus(str(odd / "out"))
+    monkeypatch.chdir(odd)
+    for arguments in (("plan", path.name), ("run", path.name), ("status", "out"), ("init", "in.jsonl")):
+        done = pipeline(*arguments)
+        assert done.returncode == 2 and "the name of the working directory" in done.stderr, done
+    with pytest.raises(ConfigError, match="the name of a folder is not UTF-8"):
+        Corpus("out")
+    assert sorted(odd.rglob("*")) == before
+    (odd / "out").rename(tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    assert pipeline("verify", "out").returncode == 0
 
 
 def test_ctrl_c_keeps_what_is_finished(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_a_file_that_is_there_is_kept_and_nothing_to_read_is_said(tmp_path: Path
     for place, why in (
         ("empty", "no file of a known format"),
         ("nowhere", "nowhere does not exist"),
-        (odd, "caf\\udce9: this name is not UTF-8"),
+        (odd, "caf\\udce9: this is not UTF-8"),
     ):
         done = pipeline("init", place, "--to", "-")
         assert done.returncode == 2 and why in done.stderr, said(done)
