@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -121,6 +122,9 @@ def main(arguments: Sequence[str]) -> int:
         print("Usage: python -m pipeline.inputs.delimited IN.csv OUT.parquet", file=sys.stderr)
         return 2
     source, target = arguments
+    if os.path.realpath(source) == os.path.realpath(target):
+        print(f"{source}: OUT is the same file, which would be replaced; give another name", file=sys.stderr)
+        return 2
     try:
         with fsspec.open(source, "rb", compression="infer") as file:
             table, separator, quoted = read_delimited(file.read())

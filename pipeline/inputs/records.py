@@ -6,7 +6,6 @@ This is the same for all formats: a reader gives the record's values by column n
 from __future__ import annotations
 
 import hashlib
-import itertools
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -87,6 +86,7 @@ class RecordMaker:
         self.split_column = split_column(split)
         self.splitter = splitter(split)
         self.columns = needed_columns(settings, split)
+        self.present: Sequence[str] = ()  # columns of the file, if it states them
 
     def make(
         self, values: Mapping[str, Any], place: int, raw: bytes | None = None, line: int | None = None
@@ -193,7 +193,8 @@ class RecordMaker:
                 raise BadRecordError(TOO_LONG, too_long(column, len(value), "characters", self.chunk))
             return value
         if value is _MISSING:
-            there = [*map(short, itertools.islice(values, SHOWN)), *(["…"] if len(values) > SHOWN else [])]
+            names = self.present or list(values)
+            there = [*map(short, names[:SHOWN]), *(["…"] if len(names) > SHOWN else [])]
             what = f"there is no {column!r}; name the right column in `text:`, of {', '.join(there) or 'none'}"
             raise BadRecordError("text column missing", what)
         if value is None:

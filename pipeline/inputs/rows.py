@@ -29,7 +29,8 @@ def read_rows(chunk: Chunk, maker: RecordMaker) -> Iterator[Document | Rejected]
         with open_parquet(chunk) as (file, handle):
             metadata = file.metadata
             end = metadata.num_row_groups if chunk.end == TO_THE_END else chunk.end
-            columns = [name for name in maker.columns if name in file.schema_arrow.names]
+            maker.present = file.schema_arrow.names
+            columns = [name for name in maker.columns if name in maker.present]
             row = sum(metadata.row_group(group).num_rows for group in range(chunk.start))
             twice = [name for name in columns if file.schema_arrow.names.count(name) > 1]
             if twice:

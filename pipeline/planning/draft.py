@@ -357,7 +357,7 @@ def _input_lines(one: Draft, folder: Path) -> Iterator[str]:
         else:
             unique = ", ".join(one.unique[:SHOWN])
             named = "no column is named like an id; with distinct values"
-            why = f"{named}: {unique}" if unique else "no column has distinct values"
+            why = f"{named}: {unique}" if unique else "no column of texts or whole numbers has distinct values"
             yield f"    # id: COLUMN                  # {why}; ids are generated"
     uncertain = f"{counted(one.uncertain, 'text')} of those examined {'is' if one.uncertain == 1 else 'are'} uncertain"
     if lang == "detect":

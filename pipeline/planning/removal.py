@@ -65,10 +65,10 @@ class Leaving:
         what = f"input {self.input}" + ("" if self.whole else f": {named}" if self.files else ", by its limit")
         hint = f"; input {self.renamed} reads the same files: give it `name: {self.input}` to keep them"
         of_what = f" ({counted(len(self.files), 'file')}: {named})" if self.whole and self.files else ""
+        bound = "about " if self.about else "at least " if self.fewer else ""
         return (
             f"{what}{of_what}{' with fewer records than before' if self.fewer else ''}, "
-            f"{'about ' if self.about else ''}{counted(self.documents, 'document')}, "
-            f"{counted(self.rows, 'row')}"
+            f"{bound}{counted(self.documents, 'document')}, {counted(self.rows, 'row')}"
             f"{hint if self.renamed else ''}"
         )
 

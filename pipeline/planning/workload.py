@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.inputs import Chunk
+from pipeline.planning.examined import Texts, examine
 from pipeline.planning.pilot_size import sentences_in
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import machine_rate
@@ -37,7 +39,7 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
     Returns:
         Seconds.
     """
-    new = sum(sentences_in(chunk) for chunk in plan.chunks_to_segment())
+    new = sum(_sentences_of(plan.config, chunk) for chunk in plan.chunks_to_segment())
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
     segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
     rate = segments.per_second(None) if segments else SEGMENTED
@@ -54,6 +56,14 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
         else:
             seconds += _card_seconds(plan.config, settings, sentences, power)
     return seconds
+
+
+def _sentences_of(config: RunConfig, chunk: Chunk) -> float:
+    """Estimate how many sentences a chunk will give; of one in which a limit ends, some documents are examined."""
+    one = None if chunk.take is None else examine(config, chunk, Texts())
+    if chunk.take is None or one is None or not one.records:
+        return float(sentences_in(chunk))
+    return one.sentences * (1.0 if one.whole else chunk.take / one.records)
 
 
 def worked_on(config: RunConfig, stage: str, sentences: float) -> float:

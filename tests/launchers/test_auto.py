@@ -51,6 +51,8 @@ def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config
     text = (tmp_path / "in/libreoffice-eng.jsonl").read_text()
     (tmp_path / "in/large.jsonl").write_text(text * 2000)
     assert busy_seconds_of(make_plan(load_config(path)), 2, 0) > SHORT_SECONDS
+    limited = make_plan(load_config(path, ["input.0.path=in/large.jsonl", "input.0.limit=2"]))
+    assert 0 < busy_seconds_of(limited, 2, 0) < seconds
     published = make_plan(load_config(path, ["encode.model=sonar", "input.0.path=in/libreoffice-eng.jsonl"]))
     assert busy_seconds_of(published, 2, 0) > 20 * seconds
 

@@ -88,6 +88,15 @@ def test_what_is_no_table_is_refused_and_nothing_is_written(
     assert [one.name for one in tmp_path.iterdir()] == ["a.csv"]
 
 
+def test_a_file_is_not_replaced_by_its_own_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_bytes(b"id,text\n1,One\n")
+    (tmp_path / "b.csv").symlink_to("a.csv")
+    for name in ("a.csv", "b.csv"):
+        assert main([str(tmp_path / "a.csv"), str(tmp_path / name)]) == 2
+        assert "OUT is the same file" in capsys.readouterr().err
+    assert (tmp_path / "a.csv").read_bytes() == b"id,text\n1,One\n"
+
+
 def test_a_compressed_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id,text\n1,One\n" * 100)[:30])
     assert main([str(tmp_path / "a.csv.gz"), str(tmp_path / "b.parquet")]) == 1

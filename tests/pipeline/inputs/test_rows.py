@@ -101,6 +101,7 @@ def test_a_parquet_file_without_the_text_column_among_others(tmp_path: Path) -> 
     pq.write_table(pa.table({"body": ["b", "c"]}), tmp_path / "b.parquet")
     records = read_all(entry(tmp_path))
     assert [getattr(record, "reason", "") for record in records] == ["", "text column missing", "text column missing"]
+    assert getattr(records[1], "error", "").endswith("of 'body'")
 
 
 def test_a_broken_parquet_page_costs_its_row_group_only(tmp_path: Path) -> None:
