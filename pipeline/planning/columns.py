@@ -146,7 +146,8 @@ class TextsInList:
             one = "x" if self.key is None else f"x[{json.dumps(self.key)}]"
             lists = f"t[{json.dumps(self.column)}].map(lambda one: [] if one is None else one)"
             return _by_pandas(f'["\\n\\n".join({one} for x in some if x and {one}) for some in {lists}]')
-        return _by_jq(f"{jq_path(self.column)}[]?{'' if self.key is None else f'{_jq_key(self.key)}?'}")
+        entries = f"{jq_path(self.column)}[]?"
+        return _by_jq(entries) if self.key is None else _by_jq(f"{entries}{_jq_key(self.key)}?", _STRINGS)
 
 
 def longest_list(seen: RecordSample) -> TextsInList | None:
@@ -197,6 +198,27 @@ def text_in_object(seen: RecordSample, parquet: bool) -> tuple[str, str, str] | 
     return column, key, f"jq -c {shlex.quote(program)} FILE > NEW.jsonl"
 
 
+def longest_object(seen: RecordSample) -> tuple[str, int] | None:
+    """Return the column of objects that hold most characters of text, at any depth, and how many; None if none do."""
+    found = {
+        column: sum(_characters(value) for one in seen.values if isinstance(value := one.get(column), dict))
+        for column in seen.columns
+    }
+    column = max(found, key=lambda one: found[one], default=None)
+    return (column, found[column]) if column is not None and found[column] else None
+
+
+def _characters(value: Any) -> int:
+    """Return how many characters the texts in a value have, which are none without a space among ASCII characters."""
+    left, found = [value], 0
+    while left:
+        one = left.pop()
+        if _may_be_text("", one):
+            found += len(one)
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return found
+
+
 def list_of_objects(seen: RecordSample) -> str | None:
     """Return a column that has a list of objects in each record."""
     return next((column for column in seen.columns if all(map(_objects, (v.get(column) for v in seen.values)))), None)
@@ -220,9 +242,13 @@ def _by_pandas(texts: str) -> str:
     return f"python -c {shlex.quote(program)}"
 
 
-def _by_jq(texts: str) -> str:
-    """Return a command that joins texts, as jq names them, into the key `text`; null ones are left out."""
-    program = f'.text = ([{texts} | values] | join("\\n\\n"))'
+# Of turns with pictures, the content is a list of parts, of which some are objects with a text.
+_STRINGS = 'if type == "array" then .[] else . end | .text? // . | strings'
+
+
+def _by_jq(texts: str, kept: str = "values") -> str:
+    """Return a command that joins texts, as jq names them, into the key `text`; by itself, null ones are left out."""
+    program = f'.text = ([{texts} | {kept}] | join("\\n\\n"))'
     return f"jq -c {shlex.quote(program)} FILE > NEW.jsonl"
 
 

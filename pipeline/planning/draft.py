@@ -206,6 +206,12 @@ def _note_other_texts(found: Draft, seen: RecordSample, characters: int, parquet
             f"records examined; {found.text}, which is read, has {characters}); to read it, join each list first: "
             f"{listed.joined(parquet)}"
         )
+    elif (inside := columns.longest_object(seen)) and inside[1] > characters:
+        found.missed.append(
+            f"most of the text lies in objects, {inside[0]} ({counted(inside[1], 'character')} in the records "
+            f"examined; {found.text}, which is read, has {characters}); to read it, write it into a column of its own "
+            "first"
+        )
     if parts := columns.parts_of_texts(seen, str(found.text)):
         both = columns.joined_parts([one for one in seen.columns if one in {found.text, *parts}], parquet)
         are = "is text also, and is" if len(parts) == 1 else "are texts also, and are"

@@ -2,7 +2,7 @@
 
 Sentences are counted by punctuation marks, without a model. Tokens are counted by the model's tokenizer where its file
 is on this machine. Cost: at most 256 kB and 2 000 files of a chunk, and the tokens of 20 000 characters of each
-language.
+language, of several documents.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from stages.sonar.card import load_card
 
 SAMPLE_CHARACTERS = 1 << 18  # of a chunk
 SAMPLE_FILES = 2000  # of a chunk, which may hold many more that are tiny
+OF_ONE = 4000  # characters of a document whose tokens are counted: a strange one is not its language
 ADDED_TOKENS = 2  # of every sentence: language tag and </s>
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
 
 
 @dataclass
 class Texts:
-    """Texts that were examined. `characters`: of each language; `first`: the beginning of its text."""
+    """Texts that were examined. `characters`: of each language; `first`: the beginnings of its documents."""
 
     characters: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class Texts:
             sentences: how many sentences it probably has.
         """
         self.characters[lang] += len(text)
-        self.first[lang] = (self.first.get(lang, "") + text[:ENOUGH])[:ENOUGH]
+        self.first[lang] = (self.first.get(lang, "") + text[:OF_ONE])[:ENOUGH]
         self.sentences += sentences
 
     def tokens_per_sentence(self, config: RunConfig) -> float | None:

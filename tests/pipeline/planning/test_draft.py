@@ -388,6 +388,27 @@ def test_turns_of_a_conversation_stay_together(key: str, messages: list[object],
     assert done.returncode == 2 and f"lie in a list, {key}" in done.stderr and told in done.stderr, said(done)
 
 
+def test_turns_with_parts_are_joined_as_well(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Part one."}, {"type": "image_url", "image_url": {"url": "a"}}, "Part two."]
+    turns = [{"content": ENGLISH}, {"content": parts}, {"content": None}, {"role": "user"}, {"content": {"a": "b"}}]
+    write_jsonl(Path("a.jsonl"), [{"messages": [{"content": ENGLISH}] * 9}, {"messages": turns}, {"messages": "None."}])
+    told = pipeline("init", "a.jsonl", "--to", "-").stderr
+    Path("a.jsonl").rename("FILE")
+    subprocess.run(
+        told[told.index("jq -c") :].partition(" (where")[0].partition(", or leave")[0], shell=True, check=True
+    )
+    joined = [json.loads(line)["text"] for line in Path("NEW.jsonl").read_text("utf-8").splitlines()]
+    assert joined == ["\n\n".join([ENGLISH] * 9), f"{ENGLISH}\n\nPart one.\n\nPart two.", ""]
+
+
+def test_texts_deep_in_an_object_are_told(tmp_path: Path) -> None:
+    nodes = {"n1": {"message": {"content": {"parts": [ENGLISH]}}}, "n2": {"message": None}}
+    write_jsonl(Path("a.jsonl"), [{"title": f"How to do it, part {n}", "mapping": nodes, "n": {"a": 1}} for n in "ab"])
+    done = pipeline("init", "a.jsonl", "--to", "-")
+    assert f"most of the text lies in objects, mapping ({2 * len(ENGLISH)} characters" in done.stdout, said(done)
+    assert "objects, n" not in done.stdout
+
+
 def test_columns_that_are_called_like_an_id_or_are_unique(tmp_path: Path) -> None:
     rows = [{name: value for name, value in one.items() if name != "paragraphs"} for one in ROWS]
     write_jsonl(tmp_path / "a.jsonl", rows)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -159,6 +161,14 @@ def test_a_rate_is_of_the_most_work(tmp_path: Path) -> None:
     assert now.rate and found.seconds and now.sentences_done < before["segment/rows"] / 10
     rate = before["segment/rows"] / estimate_module.seconds_of(before, "segment")
     assert found.sentences / found.seconds == pytest.approx(rate) and rate != pytest.approx(now.rate)
+
+
+def test_one_strange_document_is_not_its_language(tmp_path: Path) -> None:
+    strange = {"text": base64.b64encode(hashlib.sha512(b"seed").digest() * 500).decode(), "id": "strange"}
+    as_jsonl(tmp_path, [strange, *sample_documents("postgresql-eng", 10)])
+    source = {"path": "in.jsonl", "name": "in", "lang": "eng_Latn", "id": "id"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode=None, segment={"model": "sonar-tiny"})
+    assert not estimate_of(make_plan(load_config(path))).warnings
 
 
 def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
