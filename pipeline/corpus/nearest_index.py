@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.base.errors import ConfigError, CorpusError, DamagedError
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError, StorageError
 from pipeline.corpus.nearest import Metric, Searchable
 from stages.arrow import embedding_matrix
 from stages.stage import NON_FINITE
@@ -98,8 +98,12 @@ class NearestIndex:
         return [(self._parts[of], int(one - self._starts[of])) for of, one in zip(owner, ids, strict=True)]
 
     def save(self, path: str | Path) -> None:
-        """Write the index to a local file, which appears under its name when it is complete."""
+        """Write the index to a local file, which appears under its name when it is complete.
+
+        Raises `StorageError` or `OSError` if it cannot be written.
+        """
         import faiss
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
         arrays: dict[str, npt.NDArray[Any]] = {"index": faiss.serialize_index(self._index), "starts": self._starts}
@@ -109,6 +113,8 @@ class NearestIndex:
         try:
             save_file(arrays, temporary, metadata={"of": told})  # one key, for several come in any order
             temporary.replace(path)
+        except SafetensorError as error:
+            raise StorageError(f"{path} cannot be written: {error}") from error
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -366,10 +366,14 @@ class Corpus:
         """Build an index for many questions to `nearest`, and write it to a local file if one is named.
 
         It takes 2 · dim bytes per sentence in memory and in the file, and misses some neighbours in large corpora.
+        Raises `CorpusError` before that if the folder of the file does not exist, or the file is a folder.
         """
         from pipeline.corpus.nearest_index import NearestIndex
 
         self._names(("embedding", "status"))
+        if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+            what = "is a folder" if Path(path).is_dir() else f"lies in {Path(path).parent}, which is no folder"
+            raise CorpusError(f"{path} {what}; name a file in a folder that exists")
         made = NearestIndex.build(self, self.rows, metric, self._identity)
         if path is not None:
             made.save(path)

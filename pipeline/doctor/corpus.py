@@ -27,6 +27,7 @@ from pipeline.inputs import (
     read_documents,
 )
 from pipeline.inputs.chunk import UNREADABLE
+from pipeline.planning.examined import OF_ONE
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -101,7 +102,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
                     if isinstance(item, Document):
                         kept += 1
                         langs[item.lang] += 1
-                        texts[item.lang] = (texts.get(item.lang, "") + item.text)[:ENOUGH]
+                        texts[item.lang] = (texts.get(item.lang, "") + item.text[:OF_ONE])[:ENOUGH]
                     elif item.kind == "quarantined":
                         refused.setdefault(item.reason, []).append(item.error)
     except PipelineError as error:

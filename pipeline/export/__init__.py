@@ -35,7 +35,7 @@ from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
 from pipeline.export.hub.push import Push
 from pipeline.export.hub.unchanged import compare_files
-from pipeline.export.lance_dataset import write_lance
+from pipeline.export.lance_dataset import check_names, write_lance
 from pipeline.export.lcm import write_lcm, write_lcm_cards
 from pipeline.export.numpy_files import write_numpy
 from pipeline.export.pieces import Written
@@ -99,9 +99,9 @@ def export_corpus(
     Raises:
         ConfigError: for a format, a place, a condition or a repository that is not possible, or if another export
             writes to that place.
-        CorpusError: for a corpus that is not finished, of which nothing is selected, or from which documents were
-            purged meanwhile, if something else writes into the folder of the export, or if a finished export that is to
-            be uploaded has changed.
+        CorpusError: for a corpus that is not finished, of which nothing is selected, with a column that the format
+            cannot have, or from which documents were purged meanwhile, if something else writes into the folder of the
+            export, or if a finished export that is to be uploaded has changed.
         HubError: if an upload fails.
         ValueError: if the format is hub and `draw` is missing.
     """
@@ -120,6 +120,8 @@ def export_corpus(
         raise ConfigError(
             f"--to {options.to}: --format lance writes to a folder of this machine; give one, and copy it"
         )
+    if options.format == "lance":
+        check_names(corpus)
     push = _push(options)
     selection = selection_of(place, corpus, options.rules)
     if push:

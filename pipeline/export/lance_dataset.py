@@ -16,12 +16,22 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.base.errors import StorageError
+from pipeline.base.errors import CorpusError, StorageError
 from pipeline.console.progress import RowProgress
+from pipeline.corpus.reader import Corpus
 from pipeline.export.pieces import Written
 from pipeline.export.rows import row_columns, rows_by_split
 from pipeline.select.selection import Selection
 from pipeline.storage.export_target import ExportTarget
+
+
+def check_names(corpus: Corpus) -> None:
+    """Raise `CorpusError` for metadata with a point in its name, which Lance takes for the field of a struct."""
+    if odd := [name for name in row_columns(corpus, embedding=False) if "." in name]:
+        raise CorpusError(
+            f"{corpus.url}: Lance has no columns with a point in their names, and here is {', '.join(odd)}; rename "
+            "it in the data, or leave it out of `keep`; --format parquet takes it as it is"
+        )
 
 
 def write_lance(selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str) -> Written:

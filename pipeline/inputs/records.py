@@ -282,16 +282,26 @@ _SAME = {"nb": "no", "iw": "he", "in": "id", "fil": "tl"}  # other codes of lang
 
 
 def nearest_languages(code: str, languages: Collection[str]) -> str:
-    """Say which codes were probably meant; two letters (es), also of a longer tag (zh-Hant, en_US), are looked up."""
+    """Say which codes were probably meant, or which model knows the language; two letters (es), also of a longer tag
+    (zh-Hant, en_US), are looked up.
+    """
     from stages.language.identifier import SONAR_CODES
     from stages.sonar import card
 
     language, *more = re.split("[-_]", code.lower())
-    same = [known for known in SONAR_CODES.get(_SAME.get(language, language), ()) if known in languages]
-    same.sort(key=lambda known: known[-4:].lower() not in more)
-    nearest = ", ".join(list(dict.fromkeys([*same, *card.nearest_languages(code, languages)]))[:3])
-    known = next((one.name for one in card.readable_cards() if code in one.languages), "")
-    elsewhere = f"{code} is known to {known} (encode: {{model: {known}}}); " if known and code not in languages else ""
+    meant = sorted(SONAR_CODES.get(_SAME.get(language, language), ()), key=lambda known: known[-4:].lower() not in more)
+    if same := [known for known in meant if known in languages]:
+        return f"the code is {' or '.join(same)}"
+    nearest = ", ".join(card.nearest_languages(code, languages)[:3])
+    elsewhere = next(
+        (
+            f"{known} is known to {one.name} (encode: {{model: {one.name}}}); "
+            for one in card.readable_cards()
+            for known in (code, *meant)
+            if known in one.languages and known not in languages
+        ),
+        "",
+    )
     return f"{elsewhere}nearest of the model's {len(languages)} languages: {nearest}"
 
 

@@ -134,18 +134,25 @@ def parts_of_texts(seen: RecordSample, text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TextsInList:
-    """A column of lists that hold texts, or objects with a text under `key`; `characters` are those of all texts."""
+    """A column of lists that hold texts, or objects with a text under `key`; `characters` are those of all texts, and
+    `parts` says whether such a text may be a list itself, of its parts.
+    """
 
     column: str
     key: str | None
     characters: int
+    parts: bool = False
 
     def joined(self, parquet: bool) -> str:
         """Return a command that writes the texts of each list into the column `text`, in their order."""
         if parquet:
             one = "x" if self.key is None else f"x[{json.dumps(self.key)}]"
             lists = f"t[{json.dumps(self.column)}].map(lambda one: [] if one is None else one)"
-            return _by_pandas(f'["\\n\\n".join({one} for x in some if x and {one}) for some in {lists}]')
+            texts = f"{one} for x in some if x and {one}"
+            if self.parts:
+                each = f"for x in some if x and {one} is not None for part in {one} if part"
+                texts = f'text {each} for text in [part if isinstance(part, str) else part["text"]] if text'
+            return _by_pandas(f'["\\n\\n".join({texts}) for some in {lists}]')
         entries = f"{jq_path(self.column)}[]?"
         return _by_jq(entries) if self.key is None else _by_jq(f"{entries}{_jq_key(self.key)}?", _STRINGS)
 
@@ -161,13 +168,23 @@ def _texts_in_list(seen: RecordSample, column: str) -> TextsInList | None:
     if texts := [one for one in entries if isinstance(one, str)]:
         return TextsInList(column, None, sum(map(len, texts)))
     lengths: Counter[str] = Counter()
+    of_parts: set[str] = set()
     for entry in entries:
         for key, value in entry.items() if isinstance(entry, dict) else ():
-            if _may_be_text(key, value):
-                lengths[key] += len(value)
+            parts = _parts(value) if key.lower() in ENTRY_NAMES and isinstance(value, list) else []
+            if parts:
+                of_parts.add(key)
+            if _may_be_text(key, value) or parts:
+                lengths[key] += sum(map(len, parts or [value]))
     named = [key for name in ENTRY_NAMES for key in lengths if key.lower() == name]
     key = next(iter([*named, *(key for key, _ in lengths.most_common(1))]), None)
-    return None if key is None else TextsInList(column, key, lengths[key])
+    return None if key is None else TextsInList(column, key, lengths[key], key in of_parts)
+
+
+def _parts(values: Sequence[Any]) -> list[str]:
+    """Return the texts of a list of texts and of objects that have one under `text`, as in exports of chats."""
+    texts = [one.get("text") if isinstance(one, dict) else one for one in values]
+    return [one for one in texts if isinstance(one, str)]
 
 
 def _may_be_text(key: str, value: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,16 @@ def test_plan_doctor_and_report_warn(make_config: MakeConfig, tmp_path: Path) ->
     assert pipeline("report", path).returncode == 0
     report = next((tmp_path / "out").rglob("*.html")).read_text()
     assert WARNING in report and "zho_Hans: " not in report
+
+
+def test_doctor_does_not_take_one_odd_document_for_its_language(make_config: MakeConfig, tmp_path: Path) -> None:
+    path = make_config(autobleu=None, encode={"model": "sonar-tiny"})
+    for old in (tmp_path / "in").glob("*.jsonl"):
+        old.unlink()
+    packed = base64.b64encode(random.Random(0).randbytes(30_000)).decode()
+    documents = [{"id": "odd", "lang": "eng_Latn", "text": packed}, *sample_documents("libreoffice-eng", 6)]
+    write_jsonl(tmp_path / "in" / "some.jsonl", documents)
+    assert "characters per token" not in pipeline("doctor", path).stdout
 
 
 @pytest.mark.parametrize(

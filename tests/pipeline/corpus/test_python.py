@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.corpus import nearest_index
 from pipeline.corpus.nearest import Metric
 from pipeline.storage import layout
@@ -218,6 +218,11 @@ def test_an_index_is_refused_where_it_does_not_fit(corpus: Corpus, tmp_path: Pat
         corpus.nearest(0, 2, where="chars > 3", index=index)
     with pytest.raises(ConfigError, match="is for metric='cosine', not 'euclidean'"):
         corpus.nearest(0, 2, metric="euclidean", index=index)
+    for place, why in ((tmp_path, "is a folder"), (tmp_path / "no/index", "lies in .*/no, which is no folder")):
+        with pytest.raises(CorpusError, match=why):
+            corpus.build_index(place)
+    with pytest.raises(StorageError, match="no/index cannot be written"):
+        index.save(tmp_path / "no/index")
     index.identity = "another"
     with pytest.raises(ConfigError, match="has changed since; build it again"):
         corpus.nearest(0, 2, index=index)

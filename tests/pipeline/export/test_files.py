@@ -179,6 +179,15 @@ def test_lance_is_for_folders_of_this_machine(corpus: Corpus) -> None:
         written(corpus, "s3://bucket/lance", format="lance")
 
 
+def test_lance_refuses_names_with_points_before_anything_is_selected(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(corpus.catalogue, "a.b", corpus.catalogue["doc_id"])
+    with pytest.raises(CorpusError, match=r"no columns with a point in their names, and here is a\.b"):
+        written(corpus, tmp_path / "to", format="lance")
+    assert not (tmp_path / "to").exists()
+
+
 def test_damage_ends_an_export_to_lance_as_it_ends_others(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import RunRecord
 from pipeline.doctor import examine
-from pipeline.inputs import Document, LangDetect, Rejected, SplitSettings, plan_chunks, read_documents
+from pipeline.inputs import (
+    Document,
+    LangDetect,
+    Rejected,
+    SplitSettings,
+    nearest_languages,
+    plan_chunks,
+    read_documents,
+)
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from stages.language import identifier as language
@@ -132,12 +141,18 @@ def test_codes_that_are_stated_wrongly(tmp_path: Path, code: str, nearest: str) 
     card = load_card("sonar")
     write_jsonl(tmp_path / "in/a.jsonl", [{"text": "t", "lang": code}])
     path = write_config(tmp_path, input=[{"path": "in/*.jsonl", "lang": code}], encode={"model": "sonar"})
-    with pytest.raises(ConfigError, match=f"input.0.lang is '{code}', .*nearest of the .*: {nearest}.*; or .*detect"):
+    told = f"(the code is|nearest of the model's 202 languages:) {nearest}"
+    with pytest.raises(ConfigError, match=f"input.0.lang is '{code}', .*{told}.*; or .*detect"):
         make_plan(load_config(path))
     settings = entry(tmp_path / "in", lang={"column": "lang"})
     (item,) = read_documents(plan_chunks(settings)[0], settings, SplitSettings(), card.languages)
     assert isinstance(item, Rejected) and item.reason == "unknown language"
-    assert item.error.startswith(f"lang is '{code}'; nearest of the model's 202 languages: {nearest}")
+    assert re.match(f"lang is '{code}'; {told}", item.error)
+
+
+def test_two_letters_of_a_language_that_another_model_knows() -> None:
+    told = nearest_languages("es", load_card("sonar-tiny").languages)
+    assert told.startswith("spa_Latn is known to sonar (encode: {model: sonar}); nearest of the model's 5 languages: ")
 
 
 def detecting(folder: Path, **sections: Any) -> Path:

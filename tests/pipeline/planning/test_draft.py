@@ -379,7 +379,8 @@ def test_texts_in_a_list_are_told_with_a_way_to_join_them(tmp_path: Path) -> Non
             [ENGLISH, "Yes."],
             'jq -c \'.text = ([.["my turns"][]? | values] | join("\\n\\n"))\' FILE > NEW.jsonl',
         ),
-        ("messages", [{"content": [{"text": ENGLISH}]}], "jq -c '.messages[]' FILE"),
+        ("messages", [{"content": {"text": ENGLISH}}], "jq -c '.messages[]' FILE"),
+        ("messages", [{"content": [{"text": ENGLISH}]}], "[]?.content? | if"),
     ],
 )
 def test_turns_of_a_conversation_stay_together(key: str, messages: list[object], told: str) -> None:
@@ -399,6 +400,15 @@ def test_turns_with_parts_are_joined_as_well(tmp_path: Path) -> None:
     )
     joined = [json.loads(line)["text"] for line in Path("NEW.jsonl").read_text("utf-8").splitlines()]
     assert joined == ["\n\n".join([ENGLISH] * 9), f"{ENGLISH}\n\nPart one.\n\nPart two.", ""]
+
+
+def test_parts_of_turns_in_parquet_are_joined() -> None:
+    rows = [{"messages": [{"content": [{"text": ENGLISH}, {"text": None}, {"text": "On."}]}, {"content": None}, None]}]
+    pq.write_table(pa.Table.from_pylist([*rows, {"messages": None}]), "IN.parquet")
+    told = pipeline("init", "IN.parquet", "--to", "-").stderr
+    program = shlex.split(told[told.index("python -c '") :].partition(", or leave")[0])[2]
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert pq.read_table("OUT.parquet")["text"].to_pylist() == [f"{ENGLISH}\n\nOn.", ""]
 
 
 def test_texts_deep_in_an_object_are_told(tmp_path: Path) -> None:

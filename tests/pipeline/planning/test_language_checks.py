@@ -36,6 +36,7 @@ def test_plan_run_and_doctor_warn_of_languages_that_the_model_does_not_know(tmp_
         assert done.returncode == 0 and re.search(told, done.stderr), said(done)
     shown = pipeline("quarantine", tmp_path / "out").stdout
     assert "lang is 'spa_Latn'; spa_Latn is known to sonar (encode: {model: sonar}); nearest of the model's 5" in shown
+    assert "lang is 'de'; the code is deu_Latn" in shown
     (check,) = (one for one in examine(path, None) if one.name == "config")
     assert check.level == "warn" and re.search(told.removeprefix("Warning: "), check.found)
     (warning,) = json.loads(pipeline("plan", path, "--json").stdout)["warnings"]
