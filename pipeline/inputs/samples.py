@@ -30,13 +30,14 @@ COUNTED = 1 << 20  # characters of an input in which sentences are counted
 
 @dataclass
 class RecordSample:
-    """What was read: `records` counts those that could not be read, too, `columns` the records that have each column,
-    `langs` the languages of documents, and `unknown` those of records that were rejected because the model does not
-    know their language.
+    """What was read: `records` counts those that could not be read, too, `unread` only those whose columns are not
+    known, `columns` the records that have each column, `langs` the languages of documents, `unknown` those of records
+    that were rejected because the model does not know their language.
     """
 
     files: list[str] = field(default_factory=list)
     records: int = 0
+    unread: int = 0
     documents: int = 0
     characters: int = 0
     columns: Counter[str] = field(default_factory=Counter)
@@ -133,7 +134,9 @@ def _files(chunk: Chunk) -> tuple[list[Chunk], int]:
 
 
 class _Noting(RecordMaker):
-    """A record maker that also notes which columns the records have, and languages that are not known."""
+    """A record maker that also notes which columns the records have, or that they could not be read, and languages that
+    are not known.
+    """
 
     def __init__(
         self,
@@ -157,6 +160,11 @@ class _Noting(RecordMaker):
         if self._keep_values:
             self._found.values.append(dict(values))
         return super().make(values, place, raw, line)
+
+    def reject(self, place: int, reason: str, error: str, payload: bytes = b"", **more: Any) -> Rejected:
+        found = super().reject(place, reason, error, payload, **more)
+        self._found.unread += found.kind == "quarantined"
+        return found
 
     def _language(self, values: Mapping[str, Any], text: str) -> tuple[str, float | None]:
         try:

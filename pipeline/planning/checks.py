@@ -431,8 +431,8 @@ def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first
             continue
         alike = near(column, there)
         of = "" if key == "split.by" else f"input {int(keys[1]) + 1}: "
-        if key == "keep" and not alike and not first.whole:
-            continue  # it may be there later
+        if key == "keep" and not alike and (first.unread or not first.whole):
+            continue  # it may be there later, or in a record that could not be read
         yield (
             place,
             f"{of}{key} is {column!r}, but {first.where()} of {one.path} "

@@ -194,6 +194,10 @@ def test_a_column_that_later_records_have_is_no_mistake_and_bad_records_are_none
         '{"text": "One.", "id": "c", "lang": "eng_Latn"}\n'
     )
     assert not problems(make_config(input=[entry]))
+    (tmp_path / "in/many.jsonl").write_text(
+        '{"text": "One.", "id": "c", "lang": "eng_Latn"}\n{"text": "One.", "year": 1, "year": 2}\n'
+    )
+    assert not problems(make_config(input=[{**entry, "keep": ["year"]}]))
 
 
 def test_too_many_units_and_an_output_that_cannot_be_written(make_config: MakeConfig, tmp_path: Path) -> None:
