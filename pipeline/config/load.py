@@ -35,6 +35,7 @@ _A_LIST, _SECTION = "a list: [a, b], or lines that begin with -", "keys and valu
 _KINDS = {"tuple_type": _A_LIST, "list_type": _A_LIST, "model_type": _SECTION, "model_attributes_type": _SECTION}
 _SHOWN = 80  # characters of a value in messages
 SALVAGES = 5  # rounds of removing wrong values
+SURE = 0.75  # likeness of a name from which on its section is read as what was meant
 
 
 class _Loader(yaml.SafeLoader):
@@ -353,9 +354,9 @@ def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], st
     return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. About {named}: {_description(full)}"]
 
 
-def _near(where: tuple[str, ...]) -> str | None:
+def _near(where: tuple[str, ...], cutoff: float = 0.5) -> str | None:
     """Return the key that is spelled most like an unknown one; None if none is spelled alike."""
-    return next(iter(difflib.get_close_matches(where[-1], _allowed(where[:-1]), n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(where[-1], _allowed(where[:-1]), n=1, cutoff=cutoff)), None)
 
 
 def _meant(error: dict[str, Any], data: Any) -> str | None:
@@ -363,7 +364,7 @@ def _meant(error: dict[str, Any], data: Any) -> str | None:
     if error["type"] != "extra_forbidden" or not isinstance(error["input"], dict):
         return None
     where = tuple(str(step) for step in error["loc"])
-    near, around = _near(where), value_of(data, key_of(error, data)[:-1])
+    near, around = _near(where, SURE), value_of(data, key_of(error, data)[:-1])
     field = _models(where[:-1])[-1].model_fields.get(near or "")
     return near if field and near not in around and any(_models_in(field.annotation)) else None
 
