@@ -103,9 +103,11 @@ class Task:
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
                 if not self._progress and not away:
+                    fits = self.spec.kind in ("fit", "compare")
+                    more = "; a decoder goes on from its checkpoint" if fits else ", or smaller parts (part_sentences)"
                     raise CorpusError(
-                        f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer one, or "
-                        "smaller parts (part_sentences)"
+                        f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer "
+                        f"one{more}"
                     )
                 jobs.requeue()
         except AwayError:

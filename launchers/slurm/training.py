@@ -24,7 +24,7 @@ from rich.console import Console
 from launchers.restart import RestartPolicy
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
-from launchers.slurm.site import ask
+from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.submit import jobs_root, patience_of, pipeline_command, python
 from pipeline.base.errors import CorpusError, PipelineError, StartError
 from pipeline.config.run_config import RunConfig
@@ -33,9 +33,18 @@ from pipeline.corpus.reader import Corpus
 from pipeline.storage import retry
 from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
-from pipeline.training.status import Job, TrainingStatus, read_job, record_failure, training_status, write_job
+from pipeline.training.status import (
+    Job,
+    TrainingStatus,
+    clear_failure,
+    read_job,
+    record_failure,
+    training_status,
+    write_job,
+)
 
 POLL_SECONDS = 3.0
+ENDS_WITHIN = 30.0  # seconds from when SLURM ends the steps of a job that it takes away to when it ends the job
 _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
   pipeline status {url}   how far it is
   pipeline cancel {url}   stop it; checkpoints are kept
@@ -115,6 +124,7 @@ def train_in_job(console: Console, url: str, run: str, container: str | None = N
     try:
         if found and found.code != code_digest():
             raise StartError(f"code is {code_digest()} here, {found.code} where this was submitted: install the same")
+        clear_failure(store, run)  # of an earlier start of this job
         program = ["-m", "pipeline.training.worker", url, run, str(retry.patience())]
         command = srun(program, read_started(store, run).settings.processes, container)
         _run_in_job(console, command, partial(training_status, store, run))
@@ -178,9 +188,24 @@ def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], Tra
         elif now.steps == before.steps:
             raise CorpusError(f"launcher.time is too short for a step and its checkpoint, at step {now.steps}")
         else:
-            console.print(f"near the time limit, at step {now.steps}: queued again", highlight=False)
-            jobs.requeue()
+            console.print(f"SLURM ended the processes, at step {now.steps}: queued again", highlight=False)
+            _queue_again(ended)
             return
+
+
+def _queue_again(ended: Sequence[int]) -> None:
+    """Queue this job again, unless SLURM does that itself, because it lost a node or needs it: then it ends the job.
+
+    `ended`: gets an entry when this process is asked to end. Raises SlurmError if the job cannot be queued again.
+    """
+    try:
+        jobs.requeue()
+    except SlurmError:
+        until = time.monotonic() + ENDS_WITHIN
+        while not ended:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def srun(program: Sequence[str], processes: int | None, container: str | None = None) -> list[str]:

@@ -51,6 +51,8 @@ def compare_corpora(one: Corpus, other: Corpus) -> Comparison:
         lacking = sorted(set(mine.parts) - set(theirs.parts))
         if lacking:
             result.wrong.append(f"{where} lacks {counted(len(lacking), 'part')}, the first is {lacking[0]}")
+        fits = sorted(set(mine.view.fits) - set(theirs.view.fits))
+        result.wrong += [f"{where} lacks the fit of {name}" for name in fits]
     for part in sorted(set(one.parts) & set(other.parts)):
         result.parts += 1
         result.wrong += _scored_otherwise(one, other, part)

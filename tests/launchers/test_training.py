@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,8 +24,8 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster, train
 from launchers.restart import FRUITLESS, RestartPolicy
-from launchers.slurm import jobs
-from launchers.slurm.site import ask
+from launchers.slurm import jobs, training
+from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
@@ -128,12 +130,13 @@ def test_a_requeued_job_goes_on_and_gives_the_same_losses(
     until(lambda: re.search(r"^step \d+ of", job.log, re.MULTILINE))
     with pytest.raises(CorpusError, match=f"is being trained by SLURM job {job.id}"):
         Job(corpus, "requeued")
+    record_failure(job.store, job.run, "of an earlier start")
     ask("scontrol", "requeue", job.id)
     until(lambda: job.standing().steps)
     saved = job.standing().steps
     assert 0 < saved < STEPS
     until(job.over)
-    assert job.standing().finished, job.log
+    assert job.standing().finished and not job.standing().failed, job.log
     assert [step for step, _, _ in losses(corpus, "requeued")] == list(range(1, STEPS + 1))
     assert losses(corpus, "requeued") == uninterrupted
 
@@ -242,6 +245,28 @@ def test_what_srun_starts_on_two_nodes_meets_and_trains(
     shown = [node.communicate(timeout=600)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], shown
     assert losses(corpus, "nodes") == uninterrupted
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_job_that_slurm_takes_away_is_no_failure(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
+    """Of a lost node, SLURM ends srun first and then the job, which it queues again itself."""
+    monkeypatch.setattr(training, "ENDS_WITHIN", 5.0 if ends else 0.2)
+    steps = itertools.count()
+
+    def refused() -> None:
+        if ends:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        raise SlurmError("scontrol: Job is pending execution for job 7")
+
+    monkeypatch.setattr(jobs, "requeue", refused)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with contextlib.nullcontext() if ends else pytest.raises(SlurmError, match="pending execution"):
+            training._run_in_job(
+                Console(quiet=True), ["true"], lambda: TrainingStatus("train/x", next(steps), 9, False)
+            )
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:

@@ -212,6 +212,13 @@ def test_what_a_receipt_vouches_for_but_nobody_should_write(corpus: Path) -> Non
     assert "1" in what and any("row groups" in one for one in what)
 
 
+def test_a_fit_that_only_one_corpus_has_is_named(finished: Path) -> None:
+    one, shown = Corpus(str(finished / "out")), io.StringIO()
+    other = Corpus(one.url, replace(one.view, fits={}))
+    assert not compare_with(Console(file=shown, width=300), one, other)
+    assert "lacks the fit of scaler" in shown.getvalue()
+
+
 @pytest.mark.slow
 def test_two_corpora_are_compared(corpus: Path, finished: Path, make_config: MakeConfig, tmp_path: Path) -> None:
     def compared(one: Path, other: Path) -> tuple[bool, str]:
