@@ -129,13 +129,11 @@ def renamed(data: Any, key: Sequence[str], name: str) -> Any:
         name: its new name.
 
     Returns:
-        The copy, with the keys in the same order.
+        The copy.
     """
     kept = copy.deepcopy(data)
     around = value_of(kept, key[:-1])
-    items = [(name if one == key[-1] else one, value) for one, value in around.items()]
-    around.clear()
-    around.update(items)
+    around[name] = around.pop(key[-1])
     return kept
 
 

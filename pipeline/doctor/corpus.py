@@ -27,7 +27,6 @@ from pipeline.inputs import (
     read_documents,
 )
 from pipeline.inputs.chunk import UNREADABLE
-from pipeline.planning.examined import OF_ONE
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -36,7 +35,7 @@ from stages.fragility.card import load_external_card
 from stages.hub_card import HubCard
 from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
-from stages.segment.token_cap import ENOUGH, cut_by_tokens, tokens_by_language
+from stages.segment.token_cap import add_beginning, cut_by_tokens, tokens_by_language
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
 RECORDS = 100  # records read of each input
@@ -102,7 +101,7 @@ def _input(config: RunConfig, one: InputSettings, card: ModelCard | None) -> Che
                     if isinstance(item, Document):
                         kept += 1
                         langs[item.lang] += 1
-                        texts[item.lang] = (texts.get(item.lang, "") + item.text[:OF_ONE])[:ENOUGH]
+                        add_beginning(texts, item.lang, item.text)
                     elif item.kind == "quarantined":
                         refused.setdefault(item.reason, []).append(item.error)
     except PipelineError as error:

@@ -148,7 +148,7 @@ def _of_alike(
     documents = 0
     for chunk in chunks.take(np.flatnonzero(cut)):  # in which a limit ends: its bytes say nothing
         if (one := examine(plan.config, chunk, texts)) and one.records and chunk.take:
-            found = one.sentences * (1.0 if one.whole else chunk.take / one.records)
+            found = one.sentences_of(chunk.take)
             sentences, documents = sentences + found, documents + one.documents
             error = math.hypot(error, found * math.hypot(BY_MARKS, 0.0 if one.whole else FEW))
     whole = np.flatnonzero(~cut)

@@ -19,12 +19,11 @@ from pipeline.config.run_config import RunConfig
 from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
 from stages.segment import marks
 from stages.segment.settings import SegmentSettings
-from stages.segment.token_cap import ENOUGH, tokens_by_language
+from stages.segment.token_cap import add_beginning, tokens_by_language
 from stages.sonar.card import load_card
 
 SAMPLE_CHARACTERS = 1 << 18  # of a chunk
 SAMPLE_FILES = 2000  # of a chunk, which may hold many more that are tiny
-OF_ONE = 4000  # characters of a document whose tokens are counted: a strange one is not its language
 ADDED_TOKENS = 2  # of every sentence: language tag and </s>
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
 
@@ -46,7 +45,7 @@ class Texts:
             sentences: how many sentences it probably has.
         """
         self.characters[lang] += len(text)
-        self.first[lang] = (self.first.get(lang, "") + text[:OF_ONE])[:ENOUGH]
+        add_beginning(self.first, lang, text)
         self.sentences += sentences
 
     def tokens_per_sentence(self, config: RunConfig) -> float | None:
@@ -73,6 +72,10 @@ class Examined:
     records: int = 0
     characters: int = 0
     whole: bool = True
+
+    def sentences_of(self, records: int) -> float:
+        """Estimate how many sentences so many records of the chunk have, these first ones among them."""
+        return self.sentences * (1.0 if self.whole else records / self.records)
 
     def plus(self, other: Examined) -> Examined:
         """Return the documents of both."""

@@ -60,10 +60,9 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
 
 def _sentences_of(config: RunConfig, chunk: Chunk) -> float:
     """Estimate how many sentences a chunk will give; of one in which a limit ends, some documents are examined."""
-    one = None if chunk.take is None else examine(config, chunk, Texts())
-    if chunk.take is None or one is None or not one.records:
-        return float(sentences_in(chunk))
-    return one.sentences * (1.0 if one.whole else chunk.take / one.records)
+    if chunk.take and (one := examine(config, chunk, Texts())) and one.records:
+        return one.sentences_of(chunk.take)
+    return float(sentences_in(chunk))
 
 
 def worked_on(config: RunConfig, stage: str, sentences: float) -> float:

@@ -8,6 +8,7 @@ from stages.cards import CardError
 from stages.sonar.card import ModelCard
 
 ENOUGH = 20_000  # characters of a language, to see how long tokens are
+OF_ONE = 4000  # characters of a document: a strange one is not its language
 FEWEST = 1.5  # characters per token; English has about 4
 FEWEST_DENSE = 0.75  # the same, where one character is a syllable or a word
 _DENSE = ("Hans", "Hant", "Jpan", "Kore", "Hang")
@@ -35,6 +36,17 @@ def cut_by_tokens(counts: Mapping[str, tuple[int, int]], max_tokens: int | None,
                 "use another one, or raise segment.max_tokens"
             )
     return found
+
+
+def add_beginning(texts: dict[str, str], lang: str, text: str) -> None:
+    """Add the beginning of a document to the text of its language, until that is enough to count tokens.
+
+    Args:
+        texts: language → text, which is changed.
+        lang: the language of the document.
+        text: the text of the document.
+    """
+    texts[lang] = (texts.get(lang, "") + text[:OF_ONE])[:ENOUGH]
 
 
 def tokens_by_language(card: ModelCard, texts: Mapping[str, str]) -> dict[str, tuple[int, int]]:
