@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stages.cards import CardError
-from stages.sonar.card import ROLES, load_card, shipped_cards
+from stages.sonar.card import ROLES, ModelCard, load_card, shipped_cards
 
 FIXTURE = Path(__file__).parent / "fixtures/sonar-space-tiny/card.yaml"
 
@@ -156,6 +156,20 @@ def test_a_decoder_goes_with_its_own_encoder_and_with_other_files_of_the_same_we
     load_card(str(ported)).check_encoder(same, "autobleu.model")  # the file of both, which one of them says more of
     same.check_encoder(load_card(str(ported)), "autobleu.model")
     assert same.encoder_digest == load_card(str(ported)).encoder_digest
+
+
+def test_a_fine_tuned_decoder_goes_with_its_encoder_in_another_file(tmp_path: Path) -> None:
+    def tuned_on(digest: str) -> ModelCard:
+        (tmp_path / "tuned.yaml").write_text(yaml.safe_dump({"base": "sonar", "name": "t", "fine_tuned_on": digest}))
+        return load_card(str(tmp_path / "tuned.yaml"))
+
+    cards = [load_card(name) for name in ("sonar", "sonar-hf")]
+    for encoder in cards:
+        tuned_on(cards[0].encoder_digest).check_encoder(encoder, "autobleu.model")
+        with pytest.raises(CardError, match=f"fine-tuned on embeddings of the encoder {'f' * 16}"):
+            tuned_on("f" * 16).check_encoder(encoder, "autobleu.model")
+    with pytest.raises(CardError, match="fine-tuned on embeddings of the encoder"):
+        tuned_on(cards[0].encoder_digest).check_encoder(load_card("sonar-tiny"), "autobleu.model")
 
 
 def test_a_file_without_a_published_digest_stands_for_its_url() -> None:
