@@ -166,8 +166,8 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
     errors = sorted(set(last_errors(store, folders[-1])))
     if lost:
         failures += [*errors, f"{lost} of {specs[-1].ranges} shards of phase {number - 1} were not finished"]
-    if lost and errors and specs[-1].kind in ("fit", "compare"):  # it would fail again
+    if lost and errors and specs[-1].is_alone:  # it would fail again
         raise CorpusError("; ".join(errors))
     last = specs[-1].todo
     died = lost and not errors and [spec.todo for spec in specs[-DEATHS:]] != [last] * DEATHS
-    return "" if specs[-1].kind in ("fit", "compare") or died else last, refit, failures
+    return "" if specs[-1].is_alone or died else last, refit, failures

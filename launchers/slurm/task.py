@@ -103,8 +103,8 @@ class Task:
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
                 if not self._progress and not away:
-                    fits = self.spec.kind in ("fit", "compare")
-                    more = "; a decoder goes on from its checkpoint" if fits else ", or smaller parts (part_sentences)"
+                    alone = self.spec.is_alone
+                    more = "; a decoder goes on from its checkpoint" if alone else ", or smaller parts (part_sentences)"
                     raise CorpusError(
                         f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer "
                         f"one{more}"
@@ -125,7 +125,7 @@ class Task:
 
     def _engine(self) -> contextlib.AbstractContextManager[object]:
         """Keep what stays up over all shards."""
-        if self.spec.kind in ("fit", "compare"):
+        if self.spec.is_alone:
             return contextlib.nullcontext()
         if self.config.launcher.inside == "inline":
             workers = InlineWorkers()
@@ -171,7 +171,7 @@ class Task:
         failures: list[dict[str, str]] = []
         fitted: list[str] = []
         chunks = parts = sentences = 0
-        if self.spec.kind in ("fit", "compare"):
+        if self.spec.is_alone:
             fitted = self._fit()
         else:
             with contextlib.closing(self._events_of(int(lease.name), lease.generation)) as events:

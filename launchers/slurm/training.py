@@ -44,7 +44,7 @@ from pipeline.training.status import (
 )
 
 POLL_SECONDS = 3.0
-ENDS_WITHIN = 30.0  # seconds from when SLURM ends the steps of a job that it takes away to when it ends the job
+ENDS_WITHIN = 30.0  # seconds in which SLURM ends a job that it queues again, once it has ended srun
 _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
   pipeline status {url}   how far it is
   pipeline cancel {url}   stop it; checkpoints are kept
@@ -188,13 +188,13 @@ def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], Tra
         elif now.steps == before.steps:
             raise CorpusError(f"launcher.time is too short for a step and its checkpoint, at step {now.steps}")
         else:
-            console.print(f"SLURM ended the processes, at step {now.steps}: queued again", highlight=False)
+            console.print(f"asked to stop, at step {now.steps}: queued again", highlight=False)
             _queue_again(ended)
             return
 
 
 def _queue_again(ended: Sequence[int]) -> None:
-    """Queue this job again, unless SLURM does that itself, because it lost a node or needs it: then it ends the job.
+    """Queue this job again, unless SLURM does so itself, because a node was lost: then it ends this process as well.
 
     `ended`: gets an entry when this process is asked to end. Raises SlurmError if the job cannot be queued again.
     """

@@ -172,8 +172,8 @@ _LINE_END = re.compile(r"(?<=\S)\n(?=\S)")  # inside a paragraph; examples are i
 
 
 class Command(TyperCommand):
-    """A command of which no argument and no option is an empty text, which it would take for this folder, or for none,
-    or is not UTF-8, in which all files of a corpus are.
+    """A command that refuses empty arguments, which it would take for this folder, or for none, and names that are not
+    UTF-8, which no file of a corpus can hold.
 
     A variable of a script that is not set gives an empty one. The paragraphs of its help are as wide as the terminal.
     """
@@ -198,10 +198,10 @@ class Command(TyperCommand):
 def _check_encoding(arguments: Sequence[str]) -> None:
     for one in arguments:
         if not is_utf8(one):
-            raise ConfigError(f"{one}: this is not UTF-8, as a corpus is; rename what has this name, or convert it")
+            raise ConfigError(f"{one}: this is not UTF-8, as files of a corpus must be; rename what has this name")
     with contextlib.suppress(OSError):  # it was deleted, which matters to relative paths only
         if not is_utf8(folder := str(Path.cwd())):
-            raise ConfigError(f"the name of the working directory, {folder}, is not UTF-8, as a corpus is; rename it")
+            raise ConfigError(f"the name of the working directory, {folder}, is not UTF-8; rename it")
 
 
 def _each(value: object) -> Sequence[object]:

@@ -95,7 +95,7 @@ class PhaseReader:
         launcher = self._spec.launcher
         self._seconds: float = launcher.lease_seconds
         cuts = shards_of(self._spec.chunks, launcher.chunks_per_claim, launcher.tasks)
-        self._sizes = [end - start for start, end in cuts] if self._spec.kind not in ("fit", "compare") else [0]
+        self._sizes = [end - start for start, end in cuts] if not self._spec.is_alone else [0]
         self._done: dict[str, ShardResult] = {}
         self._workers: dict[str, tuple[float, WorkerReport]] = {}  # file → time of writing, content
         self._last: PhaseState | None = None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pipeline.planning.plan import Plan
 
 SPEC_FILE = "order.json"
+ALONE = ("fit", "compare")  # kinds of phases that one task does
 
 
 class _LauncherOf(BaseModel):
@@ -67,6 +68,11 @@ class PhaseSpec(BaseModel):
     todo: str
     refit: tuple[str, ...]  # what is still to be fitted again
     created: float
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one task does it, and no chunks are shared out."""
+        return self.kind in ALONE
 
     @property
     def launcher(self) -> LauncherSettings:
@@ -143,7 +149,7 @@ def write_phase(
     """
     count = sum(1 for _ in plan.chunks_to_work_on())
     settings = plan.config.launcher
-    alone = kind in ("fit", "compare")  # one task does it, and no chunks are shared out
+    alone = kind in ALONE
     cuts = [(0, 0)] if alone else shards_of(count, settings.chunks_per_claim, settings.tasks)
     if not alone:
         sink = io.BytesIO()

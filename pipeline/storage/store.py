@@ -82,8 +82,8 @@ class Store:
         self.url = url
         with translate_errors(url, CorpusStoreError):
             fs, root = retry.filesystem(url)
-        if not is_utf8(url) or not is_utf8(root):  # not a name that its files could hold
-            raise ConfigError(f"{root}: the name of a folder is not UTF-8, as a corpus is; rename the folder")
+        if not is_utf8(url) or not is_utf8(root):  # files of the corpus could not hold it
+            raise ConfigError(f"{root}: the name of a folder is not UTF-8; rename the folder")
         self._fs: Any = fs
         self._root = root.rstrip("/")
         self._answered = False

@@ -153,11 +153,7 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
         )
     segment = segmenter_of(corpus, pinned)
     if segment is None:
-        console.print(
-            f"{TEXT} has the section segment of the newest run: how the documents were cut from which the model "
-            "learned is no longer known",
-            style="yellow", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        say_segmenter_is_unknown(console, f"{TEXT} has")
         return text
     return text.model_copy(update={"segment": segment})
 
@@ -165,6 +161,15 @@ def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -
 def _index(corpus: Corpus, pinned: Pinned) -> Index | None:
     present = [one.digest for one in pinned.indexes[:1] if is_present(corpus, one.digest)]
     return read_index(corpus, present[0]) if present else None
+
+
+def say_segmenter_is_unknown(console: Console, what: str) -> None:
+    """Say that `segmenter_of` found nothing. `what`: what happens with the settings of the newest run instead."""
+    console.print(
+        f"{what} the section segment of the newest run: how the documents were cut from which the model learned is "
+        "no longer known",
+        style="yellow", markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def segmenter_of(corpus: Corpus, pinned: Pinned) -> SegmentSettings | None:

@@ -32,7 +32,12 @@ from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
-from pipeline.training.evaluation.export_model import codec_of, place_of, segmenter_of
+from pipeline.training.evaluation.export_model import (
+    codec_of,
+    place_of,
+    say_segmenter_is_unknown,
+    segmenter_of,
+)
 from pipeline.training.evaluation.held_out import (
     HELD_OUT_READS,
     LONGEST,
@@ -134,11 +139,7 @@ def generate(
     if options.prompt is not None:
         if corpus:
             if (segment := segmenter_of(corpus, trained.about.pinned)) is None:
-                console.print(
-                    "The prompt is cut by the section segment of the newest run: how the documents were cut from which "
-                    "the model learned is no longer known",
-                    style="yellow", markup=False, highlight=False, soft_wrap=True,
-                )  # fmt: skip
+                say_segmenter_is_unknown(console, "The prompt is cut by")
             words.segmenting = segment or words.segmenting
         sentences, paragraphs = words.segment(options.prompt, options.prompt_lang)
         given = _Prompt(sentences, options.prompt_lang, paragraphs)
