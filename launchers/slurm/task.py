@@ -28,6 +28,7 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_options
 from pipeline.base.errors import CorpusError, DamagedError, PipelineError
+from pipeline.base.interrupts import StoppedAfterCheckpoint
 from pipeline.config.frozen import Frozen
 from pipeline.config.launcher import seconds_of
 from pipeline.coordination.heartbeat import Heartbeat
@@ -73,7 +74,7 @@ class Task:
         self.name = jobs.this_task() or f"{socket.gethostname()}-{holder_info()['pid']}"
         self.out_of_time = False
         self._lost = False  # the present shard was lost to another worker
-        self._progress = 0  # chunks and parts finished since this process began
+        self._progress = 0  # chunks and parts finished, and checkpoints, since this process began
         self._state: dict[str, Any] = holder_info(worker=self.name, range=None, parts=0, sentences=0, last_error="")
         self._events: list[str] = []
         self._lease: Lease | None = None
@@ -93,7 +94,8 @@ class Task:
             with Heartbeat(self._beat, self.seconds / BEATS) as heart:
                 try:
                     self._claim_and_do(mine)
-                except KeyboardInterrupt:
+                except KeyboardInterrupt as stopped:
+                    self._progress += isinstance(stopped, StoppedAfterCheckpoint)
                     heart.noticed()
                     give_up_soon()
                     with contextlib.suppress(AwayError):  # then the lease expires
@@ -103,8 +105,9 @@ class Task:
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
                 if not self._progress and not away:
-                    alone = self.spec.is_alone
-                    more = "; a decoder goes on from its checkpoint" if alone else ", or smaller parts (part_sentences)"
+                    more = "" if self.spec.is_alone else ", or smaller parts (part_sentences)"
+                    if self.config.decoder and self.spec.is_alone:
+                        more = f" (a decoder is saved every {self.config.decoder.checkpoint_seconds:g} s)"
                     raise CorpusError(
                         f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer "
                         f"one{more}"

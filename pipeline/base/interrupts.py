@@ -8,6 +8,10 @@ import threading
 from collections.abc import Iterator
 
 
+class StoppedAfterCheckpoint(KeyboardInterrupt):
+    """Work was stopped after it had written a checkpoint, so that it gets on even if it is stopped each time."""
+
+
 def install_sigterm_handler() -> None:
     """Install the handlers in the main thread; call this again after `ray.init`, which installs handlers of its own.
 

@@ -6,10 +6,11 @@ The checkpoint, `fits/decoder.<fp8>-checkpoint.safetensors`, is replaced as a wh
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import yaml
 
 from pipeline.base.errors import CorpusError
+from pipeline.base.interrupts import StoppedAfterCheckpoint
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import FitProgress
 from pipeline.corpus.fingerprint import fingerprint
@@ -56,6 +58,9 @@ def fit_decoder(
     Returns:
         A function that makes the artifact's file from its provenance, the number of sentences, and the numbers for the
             record; where the fit was resumed is in the record alone, so that it makes no other file.
+
+    Raises:
+        StoppedAfterCheckpoint: if it is stopped after it has written a checkpoint.
     """
     settings, encode = config.decoder, config.encode
     assert settings and encode
@@ -77,13 +82,15 @@ def fit_decoder(
             _log.warning("%s is %s: the decoder is fine-tuned from the beginning", file.path, lacks)
         resumed["resumed_at"] = float(training.at.step)
     steps, tokens, started = training.at.step, training.at.tokens, time.monotonic()
-    training.run(file, progress.of)
+    with file.told_when_stopped():
+        training.run(file, progress.of)
     if (seconds := time.monotonic() - started) >= SETUP_SECONDS:
         keep_rate(config, DECODER, training.at.step - steps, training.at.tokens - tokens, seconds)
     numbers = training.numbers()
     tensors = training.tensors()
     if len(held):
-        numbers |= held_out_numbers(card, training.network, held, scaler, progress.measuring)
+        with file.told_when_stopped():
+            numbers |= held_out_numbers(card, training.network, held, scaler, progress.measuring)
     about = {
         "settings": settings.meaningful(),
         "numbers": numbers,
@@ -98,6 +105,7 @@ class StoredCheckpoint(CheckpointFile):
 
     def __init__(self, store: Store, recipe: str) -> None:
         self._store, self.path = store, checkpoint_path(recipe)
+        self._written = False
 
     def read(self) -> bytes | None:
         """Return the bytes of the checkpoint; None if there is none."""
@@ -106,6 +114,17 @@ class StoredCheckpoint(CheckpointFile):
     def write(self, data: bytes) -> None:
         """Replace the checkpoint."""
         self._store.write(self.path, data)
+        self._written = True
+
+    @contextlib.contextmanager
+    def told_when_stopped(self) -> Iterator[None]:
+        """Raise `StoppedAfterCheckpoint` for a `KeyboardInterrupt` that comes after a checkpoint was written."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._written:
+                raise StoppedAfterCheckpoint from None
+            raise
 
 
 def card_of(config: RunConfig, data: bytes) -> Callable[[str], bytes]:

@@ -14,20 +14,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from launchers.actor_pool import ActorPool
+from launchers.slurm import jobs
+from launchers.slurm.sbatch import WARNING
+from launchers.slurm.submit import OPTIONS_FILE
 from launchers.slurm.task import Task, in_order_of_claims, name_of
+from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
+from pipeline.coordination.identity import identity
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.requests import shards_of
 from pipeline.run import networks, segmenting
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
+from pipeline.run.steps import next_step
 from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
+from stages.decoder import finetune
 from tests.conftest import MakeConfig, data_digests, write_config, write_inputs
 from tests.support.runs import bring_up_to_date
 from tests.support.workers import LEASE_SECONDS, SLURM, order_phase, start_worker
@@ -226,6 +234,40 @@ def test_workers_that_die_or_stop(
         time.sleep(LEASE_SECONDS)
         assert start_worker(store, folder).wait(600) == 0
     assert data_digests(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize(("apart", "queued"), [(1e-9, True), (600.0, False)])
+def test_a_decoder_that_reaches_the_time_limit_gets_on_by_its_checkpoints(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: float, queued: bool
+) -> None:
+    decoder = {"steps": 4, "batch_tokens": 64, "noise": False, "precision": "float32", "checkpoint_seconds": apart}
+    path = make_config(launcher=SLURM, autobleu=None, decoder=decoder)
+    store, run, folder = order_phase(path)
+    Task(Console(quiet=True), store.url, folder).work()
+    plan = make_plan(load_config(path))
+    assert plan.missing_fits == ("decoder",)
+    write_phase(store, phase_folder(run, 2), next_step(plan, "").plan, "fit", ())
+    options = {"only": None, "until": None, "refit": [], "identity": identity(plan.config)}
+    store.write(f"{run}/{OPTIONS_FILE}", json.dumps(options).encode())
+    learn, learned, again = finetune.FineTuning._step, [], []
+
+    def warned(training: finetune.FineTuning, rows: np.ndarray) -> None:
+        if training.at.step == 2 and not again:
+            os.kill(os.getpid(), WARNING)
+        learn(training, rows)
+        learned.append(training.at.step)
+
+    monkeypatch.setattr(finetune.FineTuning, "_step", warned)
+    monkeypatch.setattr(jobs, "requeue", lambda: again.append(True))
+    task = Task(Console(quiet=True), store.url, phase_folder(run, 2))
+    if not queued:
+        with pytest.raises(CorpusError, match=r"within launcher.time .*\(a decoder is saved every 600 s\)"):
+            task.work()
+        return
+    task.work()
+    assert again and learned == [1, 2] and not list(read_results(store, phase_folder(run, 2)))
+    Task(Console(quiet=True), store.url, phase_folder(run, 2)).work()
+    assert learned == [1, 2, 3, 4] and make_plan(load_config(path)).nothing_to_do
 
 
 def test_a_worker_of_another_version_is_refused(make_config: MakeConfig) -> None:
