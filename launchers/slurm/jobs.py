@@ -63,7 +63,7 @@ def check(settings: LauncherSettings, nodes: int | None = None) -> None:
                 shown = " ".join(f"--{key}={value}" for key, value in asked.items())
                 raise ConfigError(
                     f"SLURM refuses {what} that the section launcher describes. {error}. Asked for: {shown}. "
-                    "See what there is: sinfo -o '%R %l %c %m %G %f'"
+                    "See what there is: sinfo -o '%R %T %l %c %m %G %f' (nodes that are down count as none)"
                 ) from error
 
 

@@ -176,7 +176,8 @@ class RecordMaker:
             what = f"{column} is {state}; every record needs one, or leave `id:` out to have them made"
             raise BadRecordError(f"id {'column missing' if state == 'missing' else 'is ' + state}", what)
         if isinstance(value, bool) or not isinstance(value, str | int | uuid.UUID):
-            raise BadRecordError("id is not a string or integer", f"{column} is {_typed(value)}")
+            what = f"{column} is {_typed(value)}; make it a string or integer, or leave `id:` out to have ids made"
+            raise BadRecordError("id is not a string or integer", what)
         doc_id = str(value)
         if len(doc_id) > LONGEST_ID:
             raise BadRecordError(
