@@ -31,7 +31,7 @@ def test_plan_doctor_and_report_warn(make_config: MakeConfig, tmp_path: Path) ->
     assert WARNING in report and "zho_Hans: " not in report
 
 
-def test_doctor_does_not_take_one_odd_document_for_its_language(make_config: MakeConfig, tmp_path: Path) -> None:
+def test_one_odd_document_is_not_taken_for_its_language(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config(autobleu=None, encode={"model": "sonar-tiny"})
     for old in (tmp_path / "in").glob("*.jsonl"):
         old.unlink()
@@ -39,6 +39,9 @@ def test_doctor_does_not_take_one_odd_document_for_its_language(make_config: Mak
     documents = [{"id": "odd", "lang": "eng_Latn", "text": packed}, *sample_documents("libreoffice-eng", 6)]
     write_jsonl(tmp_path / "in" / "some.jsonl", documents)
     assert "characters per token" not in pipeline("doctor", path).stdout
+    pipeline("run", path)
+    assert pipeline("report", path).returncode == 0
+    assert "characters per token" not in next((tmp_path / "out").rglob("*.html")).read_text()
 
 
 @pytest.mark.parametrize(

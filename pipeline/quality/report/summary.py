@@ -34,7 +34,7 @@ from pipeline.quality.report.page import (
 )
 from pipeline.quality.report.rows import ReportRows, finite
 from pipeline.quality.report.sections import POOR, languages
-from stages.segment.token_cap import cut_by_tokens
+from stages.segment.token_cap import OF_ONE, cut_by_tokens
 
 TRUSTED = 0.6  # the smallest useful correlation of predictions
 
@@ -253,12 +253,17 @@ def _time(seconds: float) -> str:
 def _cut_by_tokens(found: Gathered) -> list[str]:
     """Return warnings of languages that the tokenizer hardly knows.
 
-    Several inputs may have recipes of their own, with the same caps.
+    The beginning of each document counts, as in a plan. Several inputs may have recipes of their own, with the same
+    caps.
     """
     rows = found.rows
+    before = np.cumsum(rows.chars, dtype=np.int64) - rows.chars
+    opens = rows.starts.copy()
+    opens[:1] = True  # of a document whose first sentence was not read
+    beginning = before - before[opens][np.cumsum(opens) - 1] < OF_ONE
     counts = {}
     for place in languages(rows):
-        inside = rows.lang == place
+        inside = (rows.lang == place) & beginning
         sentences, tokens = int(inside.sum()), int(rows.tokens[inside].sum(dtype=np.int64))
         counts[rows.langs[place]] = (int(rows.chars[inside].sum(dtype=np.int64)), tokens - 2 * sentences)
     segment = next(one["segment"] for one in found.recipes if one["stage"] == SEGMENT)
