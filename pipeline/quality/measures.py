@@ -25,6 +25,22 @@ SCORES = ("autobleu", "fragility_bleu", "fragility_cosine", "fragility_predicted
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 
+def mean_over_documents(values: npt.NDArray[np.floating], documents: npt.NDArray[np.integer]) -> tuple[float, float]:
+    """Return the mean of (rows,) values, and its standard error with whole documents as what was drawn (clusters).
+
+    The mean of nothing, and the error of fewer than two documents, are NaN. `documents`: (rows,) their numbers.
+    """
+    if not len(values):
+        return math.nan, math.nan
+    exact = np.asarray(values, np.float64)
+    mean = float(exact.mean())
+    count = len(np.unique(documents))
+    if count < 2:
+        return mean, math.nan
+    moved = np.bincount(documents, exact - mean)
+    return mean, math.sqrt(count / (count - 1) * float(np.square(moved).sum())) / len(exact)
+
+
 @dataclass(frozen=True)
 class Group:
     """Sentences of one language or length. `quantiles` are those of AutoBLEU (NaN if none is scored)."""

@@ -51,7 +51,7 @@ def draw(file: IO[bytes], form: str, scored: list[Scored], max_chars: int, title
     ):
         figure = Figure(figsize=(1.5 + 5 * len(sides), 6), layout="constrained")
         figure.suptitle(f"{title}\n\n", fontweight="bold")  # two lines kept free
-        legend = f"bands: ± 2 standard errors; hollow: fewer than {FEW} sentences"
+        legend = f"bands: ± 2 standard errors, over documents; hollow: fewer than {FEW} sentences"
         figure.text(0.5, 0.95, f"{about}\n{legend}", ha="center", va="top", color=GREY, fontsize=9)
         axes = figure.subplots(2, len(sides), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 1))
         for (name, members), (upper, lower) in zip(sides.items(), axes.T, strict=True):

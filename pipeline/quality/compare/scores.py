@@ -19,6 +19,7 @@ from pipeline.base.errors import CorpusError, starting
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.quality.compare.sample import TextSample
+from pipeline.quality.measures import mean_over_documents
 from stages.autobleu.settings import AutobleuSettings
 from stages.encode.settings import EncodeSettings
 from stages.registry import build_stage
@@ -51,7 +52,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Length:
-    """Sentences of `first` to `last` characters (None: no limit). `mean`, `error`: AutoBLEU and its standard error."""
+    """Sentences of `first` to `last` characters (None: no limit).
+
+    `mean`, `error`: AutoBLEU, and its standard error over documents.
+    """
 
     first: int
     last: int | None
@@ -101,17 +105,18 @@ class Scored:
         width = 20 * max(1, -(-max_chars // 200))
         steps = 15
         step = np.minimum((self.chars - 1) // width, steps)
+        documents = np.asarray(self.cut.segmented.document)
         found = []
         for index in range(steps + 1):
-            scores = self.autobleu[(step == index) & ~np.isnan(self.autobleu)].astype(np.float64)
-            count = len(scores)
+            here = (step == index) & ~np.isnan(self.autobleu)
+            mean, error = mean_over_documents(self.autobleu[here], documents[here])
             found.append(
                 Length(
                     first=index * width + 1,
                     last=(index + 1) * width if index < steps else None,
-                    sentences=count,
-                    mean=float(scores.mean()) if count else math.nan,
-                    error=float(scores.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan,
+                    sentences=int(here.sum()),
+                    mean=mean,
+                    error=error,
                 )
             )
         return found

@@ -14,6 +14,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS as ALL_SPLITS
+from pipeline.quality.measures import mean_over_documents
 from stages.arrow import embedding_matrix
 from stages.stage import OK
 
@@ -58,13 +59,7 @@ class HeldOutSample:
 
     def mean(self, values: npt.NDArray[np.floating]) -> MeanScore:
         """Return the mean of (rows,) values, and its error with whole documents as what was drawn (clusters)."""
-        exact = np.asarray(values, np.float64)
-        mean = float(exact.mean())
-        sums = np.bincount(self.documents, exact - mean)
-        count = len(np.unique(self.documents))
-        if count < 2:
-            return MeanScore(mean, math.nan)
-        return MeanScore(mean, math.sqrt(count / (count - 1) * float(np.square(sums).sum())) / len(exact))
+        return MeanScore(*mean_over_documents(values, self.documents))
 
 
 def take_held_out(corpus: Corpus, split: str, most: int) -> HeldOutSample:

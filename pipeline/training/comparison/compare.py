@@ -47,9 +47,9 @@ from pipeline.training.evaluation.measure import BY_NEIGHBOURS, DECODED, LIKELIH
 from pipeline.training.evaluation.table import ResultRow
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.model_file import load_model
-from pipeline.training.record import RECORD, Pinned, changes, read_started
+from pipeline.training.record import RECORD, Pinned, changes, places_of_indexes, read_started
 from pipeline.training.run import check_index, check_other, check_sources, indexed, train
-from pipeline.training.status import read_metrics
+from pipeline.training.status import Numbers, read_metrics
 from pipeline.training.through_decoder import HERE as DECODER
 from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
@@ -203,7 +203,7 @@ class _Comparison:
         if not any(left_out):
             return held, ""
         rows = ", ".join(self.seen)
-        said = f"{counted(len({held.ids[n] for n, here in enumerate(left_out) if here}), 'document')} of the split"
+        said = f"{counted(held.wholes_among(left_out), 'document')} of the split"
         said += f" {self.science.settings.split} that {rows} learned from"
         found = held.without(left_out)
         if not any(length > 1 for length in found.lengths.tolist()):
@@ -293,6 +293,8 @@ class _Comparison:
             judged += [words.decoder_card.decoder_digest, words.longest]
         if BY_NEIGHBOURS & set(settings.metrics) and len(set(self._fitted[0].ids)) < len(self._fitted[0].ids):
             judged += ["neighbours across the cuts of wrapped documents"]  # they were not left out in earlier versions
+        if len(set(self._fitted[0].ids)) < len(set(self._fitted[0].wholes)):
+            judged += ["documents with one id apart"]  # they were one document in earlier versions
         if self.left_out:
             judged += [sorted(self.left_out)]
         return fingerprint(judged)
@@ -385,16 +387,21 @@ class _Comparison:
         assert config.train is not None
         store = Store(config.output)
         lines = [one for one in read_metrics(store, run) if one["kind"] == "train"]
-        rates = [(one.get("concepts_per_second"), one.get("tflops")) for one in lines]
-        each = [1e12 * tflops / rate for rate, tflops in rates if rate and tflops]
+        each = [_flops_of_sentence(one) for one in lines if one.get("concepts_per_second") and one.get("tflops")]
         model, about = load_model(f"{store.url.rstrip('/')}/{run}", self.find_device())
         found = {"parameters": Measurement(mean=float(sum(one.numel() for one in model.parameters())))}
-        learned = read_index(Corpus(config.output), about.pinned.indexes[0].digest)
-        found[SENTENCES] = Measurement(mean=float(learned.about.splits["train"][2]))
-        sequences = Sequences.of(learned, "train")
-        filled = mean_sentences(sequences, model.card.context, config.train.micro_concepts, config.train.seed)
-        read = config.train.steps * config.train.per_step * filled
-        found[EPOCHS] = Measurement(mean=read / learned.sentences("train"))
+        places = places_of_indexes(about.pinned, config.train)
+        indexes = [
+            read_index(Corpus(url or config.output), one.digest)
+            for url, one in zip(places, about.pinned.indexes, strict=True)
+        ]
+        learned = indexes[0]
+        found[SENTENCES] = Measurement(mean=float(sum(one.about.splits["train"][2] for one in indexes)))
+        if len(indexes) == 1:  # of a mix, every corpus has epochs of its own
+            sequences = Sequences.of(learned, "train")
+            filled = mean_sentences(sequences, model.card.context, config.train.micro_concepts, config.train.seed)
+            read = config.train.steps * config.train.per_step * filled
+            found[EPOCHS] = Measurement(mean=read / learned.sentences("train"))
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
         if lines and all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
@@ -419,6 +426,12 @@ class _Comparison:
         self.store.write(RESULTS, sealed(self.results.model_dump_json(indent=1)))
         self.store.write(TABLE, self.to_markdown(settings, self.shown).encode())
         self.store.write(PLOT, self.to_svg(settings, self.shown))
+
+
+def _flops_of_sentence(line: Numbers) -> float:
+    """Return the FLOPs of all processes for one sentence, by a line of a training's log; `tflops` is of one process."""
+    processes = line.get("processes") or 1  # not in logs of earlier versions
+    return 1e12 * float(line["tflops"]) * processes / float(line["concepts_per_second"])
 
 
 def _figures(row: ResultRow) -> dict[str, Measurement]:

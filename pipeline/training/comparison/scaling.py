@@ -8,6 +8,7 @@ factor, the same one for all widths, and each mean a random error as large as th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,6 +66,8 @@ def alphas(points: Sequence[Point], seed: int = 0) -> tuple[float, float]:
     sizes = np.array([one.size for one in points])
     means, spreads = np.array([one.mean for one in points]), np.array([one.spread for one in points])
     moved = np.array([one.documents for one in points])
+    count = int(moved.any(axis=0).sum())  # a document without a judged sentence moves nothing
+    moved *= math.sqrt(count / (count - 1)) if count > 1 else 0.0  # as in the errors of means
     drawn = means + random.standard_normal((RESAMPLES, moved.shape[1])) @ moved.T
     drawn += spreads * random.standard_normal(drawn.shape)
     tried = np.geomspace(LOWEST, HIGHEST, 601)  # 1 % apart

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
@@ -46,7 +46,7 @@ from pipeline.training.evaluation.measure import (
 )
 from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
-from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
+from pipeline.training.evaluation.table import TITLES, ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import (
     Trained,
@@ -96,6 +96,7 @@ class EvaluateOptions:
 class _EvaluatedModel(BaseModel):
     steps: int | None = None
     sampling: dict[str, Any] | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
 
 
 class _Evaluated(BaseModel):
@@ -230,11 +231,11 @@ def evaluate(
         store, folder = located(place)
         for ending, data in files.items():
             path = f"evaluation/{options.split}{ending}"
-            before = _larger(store, f"{folder}/{path}", about["sentences"]) if ending == ".json" else ""
+            before = _more(store, f"{folder}/{path}", about["sentences"], wanted) if ending == ".json" else ""
             store.write(f"{folder}/{path}", data)
             console.print(f"{place.rstrip('/')}/{path} written", markup=False, highlight=False, soft_wrap=True)
             if before:
-                what = f"This replaces a table of {before}; an export of the model shows the new figures."
+                what = f"This replaces a table {before}; an export of the model shows the new figures."
                 console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if damaged:
         raise CorpusError(
@@ -335,13 +336,18 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     )
 
 
-def _larger(store: Store, path: str, sentences: int) -> str:
-    """Return of what the table at `path` is, if it is of more sentences than these; otherwise nothing."""
+def _more(store: Store, path: str, sentences: int, metrics: Sequence[str]) -> str:
+    """Say of what the table at `path` is, if it is of more sentences or of other metrics too; otherwise nothing."""
     try:
         table = read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
     except DamagedError:
         return ""
-    return table.said if table and table.sentences > sentences else ""
+    if table is None:
+        return ""
+    if table.sentences > sentences:
+        return f"of {table.said}"
+    lost = dict.fromkeys(name for one in table.models.values() for name in one.metrics if name not in metrics)
+    return f"that also has {', '.join(TITLES.get(name, name) for name in lost)}" if lost else ""
 
 
 def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
@@ -422,7 +428,7 @@ def _scaler(corpus: Corpus) -> RobustScaler | None:
 
 
 def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
-    documents, sentences = len(set(held.ids)), len(held.judged)
+    documents, sentences = len(set(held.wholes)), len(held.judged)
     said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
     said += options.split
     if index.about.select.get("where") is not None:

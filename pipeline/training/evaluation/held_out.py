@@ -57,10 +57,23 @@ class HeldOut:
         return documents_of(self.lengths)
 
     @cached_property
+    def wholes(self) -> tuple[int, ...]:
+        """(documents,) The number of the document of the corpus that each is, or is a piece of.
+
+        It is the one with this id and this text: an id may stand twice in a corpus.
+        """
+        pairs = list(zip(self.ids, self.hashes, strict=True))
+        numbers = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
+        return tuple(numbers[pair] for pair in pairs)
+
+    @cached_property
     def origin(self) -> Tensor:
         """(sentences,) int64: the number of the document that each sentence is from, which may be several here."""
-        _, numbers = np.unique(np.asarray(self.ids), return_inverse=True)
-        return torch.from_numpy(numbers)[self.document]
+        return torch.tensor(self.wholes)[self.document]
+
+    def wholes_among(self, chosen: Sequence[bool]) -> int:
+        """Return how many documents of the corpus those are for which `chosen` is true."""
+        return len(set(compress(self.wholes, chosen)))
 
     @cached_property
     def starts(self) -> Tensor:

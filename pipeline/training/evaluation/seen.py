@@ -53,7 +53,7 @@ def without_seen(
         seen, is_known = seen_by(learned_from(one.place, one.about.pinned), index, held)
         now = [of_text in seen for of_text in held.hashes]
         if any(now):
-            documents = len({held.ids[n] for n, here in enumerate(now) if here})
+            documents = held.wholes_among(now)
             console.print(
                 f"left out: {counted(documents, 'document')} of the split {split} on which {one.name} was trained, "
                 "when the split or the inputs were others",

@@ -84,7 +84,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         for name in ("mi", "nll", "bpc")
         if name in names
     }
-    notes += [f"MI of {counts.pop('mi')} sentences"] if "mi" in counts else []
+    notes += [f"MI of the first {counts.pop('mi')} sentences (--mi-sentences)"] if "mi" in counts else []
     notes += [
         f"{TITLES[name]} of {counted(count, 'sentence')}: the others are longer than the decoder's limit, or empty"
         for name, count in counts.items()

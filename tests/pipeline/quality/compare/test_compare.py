@@ -73,7 +73,7 @@ def test_all_methods_in_80_columns_and_a_plot(make_config: MakeConfig, tmp_path:
     assert words <= {
         *("AutoBLEU", "sentence", "length", "corpus", "more", "documents", "characters", "sonar", "space", "tiny"),
         *("greedy", "bands", "standard", "errors", "hollow", "fewer", "than", "sentences", "uncapped", "capped"),
-        *("average", "spacy"),
+        *("average", "spacy", "over"),
     }
 
 
@@ -199,7 +199,8 @@ def _interrupt() -> str:
 def test_means_by_length_and_by_characters() -> None:
     chars = np.array([1, 20, 21, 300, 301, 5000], np.int32)
     zeros, places = np.zeros(6, np.int32), np.zeros(6, np.int64)
-    segmented = Segmented(zeros, zeros, places, places, pa.array([""] * 6), chars, zeros, 0, 0, 0)
+    documents = np.array([0, 1, 1, 1, 1, 1], np.int32)
+    segmented = Segmented(documents, zeros, places, places, pa.array([""] * 6), chars, zeros, 0, 0, 0)
     scored = Scored(Cut("spacy", segmented, 1.0), np.array([10, 30, 50, np.nan, 2, 4], np.float32), 0, 1.0)
     lengths = scored.by_length(200)
     assert [(one.first, one.last) for one in lengths[:2]] == [(1, 20), (21, 40)]
@@ -207,6 +208,7 @@ def test_means_by_length_and_by_characters() -> None:
     assert [one.sentences for one in lengths] == [2, 1, *[0] * 13, 2]
     assert lengths[0].mean == 20 and lengths[0].error == pytest.approx(10) and lengths[-1].mean == 3
     assert math.isnan(lengths[1].error) and math.isnan(lengths[-2].mean)
+    assert math.isnan(lengths[-1].error)  # of one document
     assert scored.unscored == 1 and scored.mean() == pytest.approx(96 / 5)
     weighted = (10 * 1 + 30 * 20 + 50 * 21 + 2 * 301 + 4 * 5000) / (1 + 20 + 21 + 301 + 5000)
     assert scored.mean(by_characters=True) == pytest.approx(weighted)

@@ -307,6 +307,8 @@ def test_a_power_law_is_found() -> None:
     assert alphas(points) == pytest.approx((0.3, 0.3), rel=0.02)  # what moves all alike is b
     low, high = alphas([replace(one, spread=0.05) for one in points])
     assert low < 0.29 and high > 0.31
+    rest = [replace(one, documents=(*one.documents, *[0.0] * 9)) for one in points]  # without a judged sentence
+    assert alphas([replace(one, documents=rest[0].documents) for one in points]) == alphas(points)
 
 
 def test_scaling_is_in_the_table() -> None:

@@ -213,11 +213,13 @@ def test_the_table_lies_beside_every_model(corpus: Corpus) -> None:
 
 
 def test_a_table_of_fewer_sentences_says_what_it_takes_the_place_of(corpus: Corpus) -> None:
-    for sentences, metrics in ((20, "l2,ca"), (2, "l2"), (20, "l2")):
+    """Or of fewer metrics."""
+    for sentences, metrics in ((20, "l2,ca"), (2, "l2"), (20, "l2"), (20, "par")):
         done = pipeline("evaluate", corpus.url, "--split", "validation", "--sentences", sentences, "--metrics", metrics)
         assert done.returncode == 0, said(done)
-        told, _, replaced = done.stdout.partition("This replaces a table of ")
-        assert bool(replaced) == (sentences == 2), done.stdout
+        told, _, replaced = done.stdout.partition("This replaces a table ")
+        assert bool(replaced) == (sentences == 2 or metrics == "par"), done.stdout
+        assert replaced.startswith("that also has ℓ2;" if metrics == "par" else "of " if sentences == 2 else "")
         assert ("contrastive accuracy against" in told) == ("ca" in metrics)
 
 

@@ -1,4 +1,4 @@
-"""Contrastive accuracy of wrapped documents."""
+"""Contrastive accuracy of wrapped documents, and errors where documents bear the same id."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def test_the_sentence_on_the_other_side_of_a_cut_is_a_neighbour() -> None:
         hashes=("",) * 4,
         paragraphs=torch.zeros(14, dtype=torch.int32),
     )
+    assert held.wholes == (0, 2, 2, 1)
     pool = torch.tensor([0, 2, 6, 7, 13])
     models = TextModels(segment=SegmentSettings(), encode=EncodeSettings(), decode=AutobleuSettings(), artifacts={})
     words = TextCodec(models, "nowhere", "none", "cpu")  # loads nothing, as no text is made
@@ -39,3 +40,17 @@ def test_the_sentence_on_the_other_side_of_a_cut_is_a_neighbour() -> None:
         far = (ours[place].double() - real.double()).norm(dim=1)
         shares.append(sum(float(far[other]) > float(far[place]) for other in others) / len(others))
     assert measure(judge, ours)["ca"].mean == pytest.approx(sum(shares) / len(shares))
+
+
+def test_documents_that_bear_one_id_are_not_one() -> None:
+    held = HeldOut(
+        torch.zeros(8, 3),
+        lengths=torch.tensor([2, 2, 2, 2]),
+        texts=("",) * 8,
+        langs=("",) * 4,
+        ids=("1", "2", "1", "1"),
+        hashes=("a", "b", "c", "a"),  # the last is the rest of the first
+        paragraphs=torch.zeros(8, dtype=torch.int32),
+    )
+    assert held.wholes == (0, 2, 1, 0) and held.origin.tolist() == [0, 0, 2, 2, 1, 1, 0, 0]
+    assert held.wholes_among([True, False, True, True]) == 2
