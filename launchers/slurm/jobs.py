@@ -27,7 +27,13 @@ from launchers.slurm.site import Site, SlurmError, ask, printed, site
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings, seconds_of
 from pipeline.monitor.run_status import OVER
+from pipeline.storage import retry
 
+ADVICE = {  # by SLURM's word for how a job ended
+    "OUT_OF_MEMORY": "give launcher.memory more",
+    "TIMEOUT": "give launcher.time more",
+    "DEADLINE": "give launcher.time more",
+}
 _end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
 
@@ -52,7 +58,7 @@ def check(settings: LauncherSettings, nodes: int | None = None) -> None:
         )
     for small in (False, True):
         asked = options(settings, found, small) | ({} if small else _spread(nodes))
-        tasks = None if small or nodes else min(settings.tasks, found.max_array_size)
+        tasks = None if small or nodes or not found.max_array_size else min(settings.tasks, found.max_array_size)
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder) / "check.sh"
             script.write_text(SbatchScript(["true"], Path(folder), "check", asked, tasks=tasks).text())
@@ -83,7 +89,7 @@ def describe(settings: LauncherSettings | None) -> str:
     facts = [
         f"{found.version}, cluster {found.cluster}",
         f"partitions {', '.join(limits)}, by default {found.default_partition or 'none'}",
-        f"arrays of up to {found.max_array_size} tasks",
+        f"arrays of up to {found.max_array_size} tasks" if found.max_array_size else "no arrays: a job for each task",
         "keeps accounts" if found.accounting else "keeps no accounts, so the end of old jobs is not known",
     ]
     return "; ".join([*facts, "takes the jobs of this file"] if settings else facts)
@@ -109,6 +115,9 @@ def submit(
 ) -> tuple[str, ...]:
     """Queue a command: one job, or `tasks` array tasks, in as many arrays as the site's MaxArraySize requires.
 
+    Where arrays are switched off, each task is a job, and `array_parallelism` says how many there are. A job that
+    queues others waits while SLURM takes none, as long as it waits for a store.
+
     Args:
         command: the command line.
         settings: the section `launcher`.
@@ -124,16 +133,19 @@ def submit(
         The job ids.
 
     Raises:
-        SlurmError: with SLURM's words; then nothing stays queued.
+        SlurmError: with SLURM's words, a `SlurmAwayError` if it may take the job later; then nothing stays queued.
         ConfigError: for a folder whose name SLURM would misread.
     """
     folder = folder.absolute()
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    found = site()
+    patience = retry.patience() if _this_job() else 0.0
+    found = site(patience)
     asked = options(settings, found, small) | _spread(nodes) | ({"hold": True} if hold else {})
     jobs: list[str] = []
+    if tasks and not found.max_array_size:
+        tasks = min(tasks, settings.array_parallelism or tasks)
     for size in _arrays(tasks, found.max_array_size):
         at_once = settings.array_parallelism
         if size and tasks and at_once:  # the limit of all arrays together
@@ -141,9 +153,10 @@ def submit(
         script = SbatchScript(command, folder, name, asked, setup=settings.setup, tasks=size, at_once=at_once,
                         after=after, to_steps=bool(nodes))  # fmt: skip
         try:
-            jobs.append(script.send())
-        except SlurmError:
-            cancel(jobs)
+            jobs.append(script.send(patience))
+        except BaseException:
+            with contextlib.suppress(SlurmError):  # the first error is the one to report
+                cancel(jobs)
             raise
     return tuple(jobs)
 
@@ -182,10 +195,13 @@ def _spread(nodes: int | None) -> dict[str, int]:
 
 
 def _arrays(tasks: int | None, most: int) -> Iterator[int | None]:
-    """Yield sizes of arrays of about equal size; None: no array."""
-    count = 1 if tasks is None else -(-tasks // most)
+    """Yield sizes of arrays of about equal size; None: a job that is no array. `most`: 0 if there are no arrays."""
+    if tasks is None or not most:
+        yield from [None] * (tasks or 1)
+        return
+    count = -(-tasks // most)
     for index in range(count):
-        yield None if tasks is None else tasks // count + (index < tasks % count)
+        yield tasks // count + (index < tasks % count)
 
 
 def states(jobs: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Writes the script for sbatch: options from the section `launcher`, set-up lines, and one command line.
 
-submitit writes it and runs sbatch, without a pickle. The command replaces the script's shell, without srun. So SLURM's
+submitit writes it, without a pickle. The command replaces the script's shell, without srun. So SLURM's
 warning before the time limit (`WARNING`) reaches only the worker itself; under srun its children would get it too, and
 die of it. A job of several nodes starts srun itself, and has the warning sent to what that runs (`to_steps`).
 """
@@ -8,19 +8,19 @@ die of it. A job of several nodes starts srun itself, and has the warning sent t
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from launchers.slurm.site import Site, SlurmError, inherited, words
+from launchers.slurm.site import PAUSE, Site, SlurmAwayError, SlurmError, ask, printed
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings, seconds_of
 
@@ -36,6 +36,8 @@ OURS = ("array", "chdir", "dependency", "error", "job-name", "no-requeue", "open
         "signal", "test-only", "wait", "wrap")  # fmt: skip
 _ENDS_A_LINE = r"\x00-\x1f\x7f\u0085\u2028\u2029"
 _STRAY, _QUOTES = re.compile(f"[{_ENDS_A_LINE}]"), re.compile(f"[{_ENDS_A_LINE}\"'`]")
+FULL = "MaxSubmitJob"  # in the name of a limit that leaves room again when other jobs of the user are over
+LATE_SECONDS = 3.0  # in which a job that SLURM took appears in its queue
 RESOURCES = ("cores", "cpus", "exclusive", "gpu", "gres", "mem", "nodes", "ntasks", "sockets", "threads", "tres")
 
 
@@ -91,7 +93,7 @@ def options(settings: LauncherSettings, found: Site, small: bool = False) -> dic
 
 
 class SbatchScript(submitit.SlurmExecutor):
-    """submitit's way to sbatch, for a command line instead of a pickle.
+    """submitit's script for sbatch, for a command line instead of a pickle.
 
     Args:
         command: the command line.
@@ -147,14 +149,90 @@ class SbatchScript(submitit.SlurmExecutor):
         """Return the script."""
         return str(self._make_submission_file_text(self.line, ""))
 
-    def send(self) -> str:
-        """Submit the script, and return the job's id. Raises SlurmError with SLURM's words."""
-        said = io.StringIO()  # submitit prints its errors as well
-        try:
-            with contextlib.redirect_stderr(said):
-                return str(self._submit_command(self.line).job_id)
-        except (FailedJobError, FailedSubmissionError) as error:
-            raise SlurmError(f"SLURM refuses job {self.parameters['job_name']}: {words(str(error))}") from error
+    def send(self, patience: float = 0.0) -> str:
+        """Submit the script, and return the job's id.
 
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return ["env", *(f"--unset={name}" for name in inherited()), "sbatch", str(submission_file_path)]
+        SLURM may have taken a job although sbatch did not say so, because its answer was lost or it was interrupted.
+        Such a job is found by its script: it is the one that was asked for, or it is cancelled.
+
+        `patience`: for how many seconds to try again while SLURM does not take jobs.
+
+        Raises `SlurmAwayError` if it takes none for longer, or does not say whether it took this one; `SlurmError` with
+        SLURM's words if it refuses it.
+        """
+        script = Path(self.folder).absolute() / f".submission_{uuid.uuid4().hex}.sh"
+        script.write_text(self.text())
+        with _cancelled_if_interrupted(script):
+            job = self._send(script, time.monotonic() + patience)
+        script.rename(script.with_name(f"{job}_submission.sh"))
+        return job
+
+    def _send(self, script: Path, until: float) -> str:
+        name = self.parameters["job_name"]
+        while True:
+            try:
+                return _number_in(ask("sbatch", str(script)))
+            except SlurmError as error:
+                problem, is_away = str(error), isinstance(error, SlurmAwayError)
+            try:
+                if found := _found(script, until, LATE_SECONDS if is_away else 0):
+                    return found[0]
+            except SlurmError as error:
+                raise SlurmAwayError(
+                    f"whether SLURM took job {name} is not known: {problem}, and {error}. Look for it: squeue --me"
+                ) from error
+            if time.monotonic() > until or not (is_away or FULL in problem):
+                if is_away:
+                    raise SlurmAwayError(f"SLURM does not take job {name} at present: {problem}")
+                raise SlurmError(f"SLURM refuses job {name}: {problem}")
+            time.sleep(PAUSE)
+
+
+def jobs_of_script(script: Path) -> list[str]:
+    """Return the ids of the waiting and running jobs of this user that were submitted as this very file."""
+    said = ask("squeue", "--noheader", "--all", "--user", str(os.getuid()), "--format=%A|%o")
+    lines = (line.strip().partition("|") for line in said.splitlines())
+    return list(dict.fromkeys(job for job, _, command in lines if command == str(script)))
+
+
+def _number_in(said: str) -> str:
+    """Return the id of the job that sbatch says it submitted, behind whatever else a site prints."""
+    found = re.findall(r"Submitted batch job ([0-9]+)", said)
+    if not found:
+        raise SlurmError(f"sbatch does not name the job, {printed(said)}")
+    return str(found[-1])
+
+
+def _found(script: Path, until: float, late: float) -> list[str]:
+    """Return the jobs of a script, also those that SLURM shows up to `late` seconds later.
+
+    Raises SlurmError if SLURM does not answer until `until`, by the monotonic clock.
+    """
+    answered = None
+    while True:
+        now = time.monotonic()
+        try:
+            found = jobs_of_script(script)
+        except SlurmError:
+            if now > until:
+                raise
+            time.sleep(PAUSE)
+            continue
+        answered = answered or now
+        if found or now - answered >= late:
+            return found
+        time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def _cancelled_if_interrupted(script: Path) -> Iterator[None]:
+    """Cancel the job of a script if the `with` block is interrupted, as nobody else would know of it."""
+    try:
+        yield
+    except SlurmError:
+        raise
+    except BaseException:
+        with contextlib.suppress(SlurmError):
+            if found := _found(script, time.monotonic(), LATE_SECONDS):
+                ask("scancel", *found)
+        raise

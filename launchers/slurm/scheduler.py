@@ -7,7 +7,9 @@ costs only idle tasks, because shards are claimed.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from launchers.slurm import jobs
+from launchers.slurm.site import SlurmAwayError, SlurmError
 from launchers.slurm.submit import patience_of, pipeline_command, read_options, submit_scheduler
 from launchers.slurm.training import submit as submit_training
 from launchers.slurm.weights import fetch_weights
@@ -36,6 +39,7 @@ from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 
 JOBS = "jobs.json"
+RECORDED_WITHIN = 60.0  # seconds after the array of a phase has ended
 DEATHS = MAX_STARTS + 1  # phases in a row whose workers may die silently: in the last one, a part is set aside
 
 
@@ -67,9 +71,12 @@ def schedule_phase(console: Console, url: str, run: str, number: int, folder: Pa
     here = phase_folder(run, number)
     if store.exists(f"{run}/{SUMMARY}") or _queued(store, here, phase_folder(run, number + 1)):
         return  # this job was restarted after it had done its work
+    if number > 1 and not _is_expected(store, phase_folder(run, number - 1)):
+        console.print("the job that queued this one was lost before it recorded it: another one goes on")
+        return
     try:
         _decide(console, config, record, number, folder, lock)
-    except AwayError:
+    except (AwayError, SlurmAwayError):
         raise  # this job is queued again
     except BaseException as error:
         if isinstance(error, PipelineError) and not store.exists(f"{run}/{SUMMARY}"):
@@ -86,6 +93,21 @@ def _queued(store: Store, here: str, following: str) -> bool:
         return False
     queued = read_json(store, f"{here}/{JOBS}", _Jobs, "delete it: the phase is then queued again")
     return store.exists(f"{following}/{SPEC_FILE}") or jobs.alive([*queued.array, *queued.gate])
+
+
+def _is_expected(store: Store, before: str) -> bool:
+    """Return whether the phase before has recorded this job as the one that follows it.
+
+    A scheduler job that is lost while it queues jobs queues them again when it is restarted; of the first ones, nobody
+    knows. This job may start before it is recorded, so that is waited for.
+    """
+    until = time.monotonic() + RECORDED_WITHIN
+    while not store.exists(f"{before}/{JOBS}"):
+        if time.monotonic() > until:
+            return False
+        time.sleep(1.0)
+    job = os.environ.get("SLURM_JOB_ID")
+    return job is None or job in read_json(store, f"{before}/{JOBS}", _Jobs, "delete it").gate
 
 
 def _decide(console: Console, config: RunConfig, record: RunRecord, number: int, folder: Path, lock: Lease) -> None:
@@ -143,8 +165,19 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
         after = submit_scheduler(config, store, run, number + 1, folder, array, lock)
         store.write(f"{here}/{JOBS}", json.dumps({"array": array, "gate": after}).encode())
     except BaseException:
-        jobs.cancel([*after, *array])  # nobody would close the phase, or two would
+        with contextlib.suppress(SlurmError):  # the first error is the one to report
+            jobs.cancel([*after, *array])  # nobody would close the phase, or two would
         raise
+
+
+def _ends(store: Store, folder: str) -> str:
+    """Say how the tasks of a phase ended by SLURM's words, and what to do, if that is known."""
+    with contextlib.suppress(PipelineError):
+        found = jobs.states(read_json(store, f"{folder}/{JOBS}", _Jobs, "").array).values()
+        words = sorted({word.split(" ")[0] for word in found} - {"COMPLETED", "PENDING", "RUNNING"})
+        advice = "; ".join(jobs.ADVICE[word] for word in words if word in jobs.ADVICE)
+        return f" (SLURM: {', '.join(words)})" * bool(words) + f"; {advice}" * bool(advice)
+    return ""
 
 
 def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tuple[str, set[str], list[str]]:
@@ -165,9 +198,13 @@ def _phases_before(store: Store, run: str, number: int, refit: set[str]) -> tupl
     lost = specs[-1].ranges - len(done)
     errors = sorted(set(last_errors(store, folders[-1])))
     if lost:
-        failures += [*errors, f"{lost} of {specs[-1].ranges} shards of phase {number - 1} were not finished"]
+        ends = _ends(store, folders[-1])
+        failures += [*errors, f"{lost} of {specs[-1].ranges} shards of phase {number - 1} were not finished{ends}"]
     if lost and errors and specs[-1].is_alone:  # it would fail again
         raise CorpusError("; ".join(errors))
     last = specs[-1].todo
-    died = lost and not errors and [spec.todo for spec in specs[-DEATHS:]] != [last] * DEATHS
+    again = [(spec.kind, spec.todo) for spec in specs[-DEATHS:]] == [(specs[-1].kind, last)] * DEATHS
+    died = lost and not errors and not again
+    if lost and specs[-1].is_alone and not died:
+        raise CorpusError(f"{specs[-1].kind}: its task was lost {DEATHS} times in a row, and said nothing{ends}")
     return "" if specs[-1].is_alone or died else last, refit, failures

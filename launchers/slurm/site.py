@@ -7,13 +7,16 @@ import math
 import os
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.formats import plain
 from pipeline.config.launcher import seconds_of
 
+PAUSE = 10.0  # seconds between two tries while SLURM is away
 TIMEOUT = 120.0  # seconds; the commands themselves wait for a busy controller
+PASSING = ("Unable to contact", "Socket timed out", "Connection refused", "Connection timed out", "temporarily")
 OF_A_JOB = ("SLURM_", "SLURMD_", "SUBMITIT_", "SQUEUE_", "SINFO_", "SACCT_")
 
 
@@ -21,9 +24,16 @@ class SlurmError(PipelineError):
     """SLURM refused a request or did not answer; its own words are in the message."""
 
 
+class SlurmAwayError(SlurmError):
+    """SLURM does not answer, or takes no jobs at present: it may do so later."""
+
+
 @dataclass(frozen=True)
 class Site:
-    """A SLURM that answers. `partitions`: name → the longest time limit in seconds."""
+    """A SLURM that answers.
+
+    `partitions`: name → the longest time limit in seconds. `max_array_size`: 0 where arrays are switched off.
+    """
 
     version: str
     cluster: str
@@ -51,7 +61,10 @@ def inherited() -> list[str]:
 
 
 def ask(*command: str) -> str:
-    """Return the output of a SLURM command. Raises SlurmError with its message when it fails."""
+    """Return the output of a SLURM command.
+
+    Raises SlurmError with its message when it fails, SlurmAwayError if it may work later.
+    """
     hidden = inherited()
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"LC_ALL": "C"}
     try:
@@ -62,9 +75,11 @@ def ask(*command: str) -> str:
         inside = "; with launcher.container, its image must hold it" if "SLURM_JOB_ID" in os.environ else ""
         raise SlurmError(f"{command[0]}: no such command on this machine{inside}") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"{command[0]}: no answer in {TIMEOUT:.0f} s") from error
+        raise SlurmAwayError(f"{command[0]}: no answer in {TIMEOUT:.0f} s") from error
     if done.returncode:
-        raise SlurmError(f"{command[0]}: {words(done.stderr) or f'it ended with code {done.returncode}'}")
+        said = words(done.stderr)
+        kind = SlurmAwayError if any(one in said for one in PASSING) else SlurmError
+        raise kind(f"{command[0]}: {said or f'it ended with code {done.returncode}'}")
     return done.stdout
 
 
@@ -79,18 +94,27 @@ def printed(said: str) -> str:
     return f"it printed {plain(said.strip(), 100)!r}" if said.strip() else "it printed nothing"
 
 
-def site() -> Site:
-    """Ask SLURM. Raises ConfigError, with what to do, if there is none or it does not answer."""
+def site(patience: float = 0.0) -> Site:
+    """Ask SLURM. Raises ConfigError, with what to do, if there is none or it does not answer.
+
+    With `patience`, it is asked again for so many seconds, and then `SlurmAwayError` is raised.
+    """
     if not shutil.which("sbatch"):
         raise ConfigError(
             "launcher is slurm, but there is no SLURM on this machine (no sbatch on PATH); "
             "run it on a login node of the cluster, or with --launcher local"
         )
-    try:
-        said = ask("sinfo", "-a", "-h", "-o", "%R|%P|%l")
-        lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
-    except SlurmError as error:
-        raise ConfigError(f"SLURM does not answer: {error}. Try again when it does (sinfo)") from error
+    until = time.monotonic() + patience
+    while True:
+        try:
+            said = ask("sinfo", "-a", "-h", "-o", "%R|%P|%l")
+            lines = [line.partition("=") for line in ask("scontrol", "show", "config").splitlines()]
+            break
+        except SlurmError as error:
+            if time.monotonic() >= until:
+                kind = SlurmAwayError if patience else ConfigError
+                raise kind(f"SLURM does not answer: {error}. Try again when it does (sinfo)") from error
+            time.sleep(PAUSE)
     partitions, default = {}, None
     for line in said.splitlines():
         with contextlib.suppress(ValueError):  # a notice of the site

@@ -9,6 +9,7 @@ cluster, so a node that does not see the corpus or has other code is found befor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from launchers.slurm import jobs
+from launchers.slurm.site import SlurmError
 from pipeline.base.errors import ConfigError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import check_identity, identity
@@ -98,7 +100,8 @@ def submit_scheduler(
     try:
         set_holder(lock, holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder)))
     except BaseException:
-        jobs.cancel(ids)
+        with contextlib.suppress(SlurmError):  # the first error is the one to report
+            jobs.cancel(ids)
         raise
     return ids
 

@@ -28,9 +28,10 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import read_options
 from pipeline.base.errors import CorpusError, DamagedError, PipelineError
-from pipeline.base.interrupts import StoppedAfterCheckpoint
+from pipeline.base.interrupts import StoppedWithProgress
 from pipeline.config.frozen import Frozen
 from pipeline.config.launcher import seconds_of
+from pipeline.config.stages import FITS
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.identity import check_identity
 from pipeline.coordination.leases import BEATS, Lease, Leases
@@ -95,7 +96,7 @@ class Task:
                 try:
                     self._claim_and_do(mine)
                 except KeyboardInterrupt as stopped:
-                    self._progress += isinstance(stopped, StoppedAfterCheckpoint)
+                    self._progress += isinstance(stopped, StoppedWithProgress)
                     heart.noticed()
                     give_up_soon()
                     with contextlib.suppress(AwayError):  # then the lease expires
@@ -105,13 +106,7 @@ class Task:
             if self.out_of_time and not self.store.exists(f"{self.run}/{CANCEL}"):
                 away = seconds_waited() > seconds_of(self.config.launcher.time) / 4
                 if not self._progress and not away:
-                    more = "" if self.spec.is_alone else ", or smaller parts (part_sentences)"
-                    if self.config.decoder and self.spec.is_alone:
-                        more = f" (a decoder is saved every {self.config.decoder.checkpoint_seconds:g} s)"
-                    raise CorpusError(
-                        f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer "
-                        f"one{more}"
-                    )
+                    raise CorpusError(self._too_short())
                 jobs.requeue()
         except AwayError:
             raise  # this task is queued again
@@ -119,6 +114,16 @@ class Task:
             self._state["last_error"] = str(error)
             self._tell()
             raise
+
+    def _too_short(self) -> str:
+        """Say that nothing was finished within the time limit, and what to do."""
+        said = f"nothing was finished within launcher.time {self.config.launcher.time}: give a longer one"
+        if not self.spec.is_alone:
+            return f"{said}, or smaller parts (part_sentences)"
+        fits = [name for name in FITS if getattr(self.config, name) and name not in self.spec.fits]
+        if self.config.decoder and fits == ["decoder"]:
+            said += f" (it is saved every {self.config.decoder.checkpoint_seconds:g} s)"
+        return f"{', '.join(fits)}: {said}" if fits and self.spec.kind == "fit" else said
 
     def _claim_and_do(self, mine: Lease | None) -> None:
         rng = random.Random(self.name)

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 
 
-class StoppedAfterCheckpoint(KeyboardInterrupt):
-    """Work was stopped after it had written a checkpoint, so that it gets on even if it is stopped each time."""
+class StoppedWithProgress(KeyboardInterrupt):
+    """Work was stopped after a part of it was finished or saved, so that it gets on even if it is stopped each time."""
 
 
 def install_sigterm_handler() -> None:

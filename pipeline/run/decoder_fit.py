@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import yaml
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.interrupts import StoppedAfterCheckpoint
+from pipeline.base.interrupts import StoppedWithProgress
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import FitProgress
 from pipeline.corpus.fingerprint import fingerprint
@@ -60,7 +60,7 @@ def fit_decoder(
             record; where the fit was resumed is in the record alone, so that it makes no other file.
 
     Raises:
-        StoppedAfterCheckpoint: if it is stopped after it has written a checkpoint.
+        StoppedWithProgress: if it is stopped after it has written a checkpoint.
     """
     settings, encode = config.decoder, config.encode
     assert settings and encode
@@ -118,12 +118,12 @@ class StoredCheckpoint(CheckpointFile):
 
     @contextlib.contextmanager
     def told_when_stopped(self) -> Iterator[None]:
-        """Raise `StoppedAfterCheckpoint` for a `KeyboardInterrupt` that comes after a checkpoint was written."""
+        """Raise `StoppedWithProgress` for a `KeyboardInterrupt` that comes after a checkpoint was written."""
         try:
             yield
         except KeyboardInterrupt:
             if self._written:
-                raise StoppedAfterCheckpoint from None
+                raise StoppedWithProgress from None
             raise
 
 

@@ -175,7 +175,13 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             f"({_in_words(plan)}); launcher {config.launcher.kind}{why}"
         )
         if backend.submit:
-            backend.submit(record, lease)
+            try:
+                with _kept(lease, config):
+                    backend.submit(record, lease)
+            except BaseException as error:  # a job that was queued all the same finds the run closed
+                interrupted = isinstance(error, KeyboardInterrupt)
+                record.close({"done": False} | ({"interrupted": True} if interrupted else {"failures": [str(error)]}))
+                raise
             handed_over = True
             console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
             return record.folder

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, duration
+from pipeline.base.interrupts import StoppedWithProgress
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import FitProgress
 from pipeline.corpus.fits import FitRecord
@@ -92,20 +93,28 @@ def decide(console: Console, step: Step, refit: Collection[str], device: Callabl
 
     Returns:
         The names of what was fitted.
+
+    Raises:
+        StoppedWithProgress: if it is stopped when one of several fits is finished, or a decoder has a checkpoint.
     """
     plan, pilot = step.plan, step.pilot
     assert pilot
     store = Store(plan.config.output)
     frozen = freeze_rates(store, plan.config, pilot, plan.chunks)
     finished = set.intersection(*(set(part.receipts) for part in pilot.parts)) if pilot.parts else set()
-    made = []
+    made: list[str] = []
     for name in plan.missing_fits:
         if not (finished >= _needed(plan.config, name) or getattr(plan.config, name).file):
             continue
         if name == "decoder" and any(one in plan.missing_fits for one in ("scaler", "rvq")):  # first they are frozen
             continue
-        with FitProgress(console, name, UNITS[name]) as progress:
-            record = fit(store, plan.config, pilot, name, name in refit, device(), progress)
+        try:
+            with FitProgress(console, name, UNITS[name]) as progress:
+                record = fit(store, plan.config, pilot, name, name in refit, device(), progress)
+        except KeyboardInterrupt:
+            if set(made) - set(refit):  # of those, a task that is started again makes none again
+                raise StoppedWithProgress from None
+            raise
         console.print(
             f"{name}: fitted on {counted(record.rows, 'sentence')} in {duration(record.seconds)} → "
             f"{record.card_path if record.card else record.path}",

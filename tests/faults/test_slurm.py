@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -71,3 +76,38 @@ def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Pat
     )
     assert not jobs_of(output)
     assert pipeline("run", path, "--launcher", "inline").returncode == 0, "the lock is still held"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, None])
+def test_a_run_whose_submission_does_not_end_well_is_closed(
+    make_config: MakeConfig, tmp_path: Path, slurm: None, sign: signal.Signals | None
+) -> None:
+    """Interrupted while SLURM has its first job already, or refused: no job works for it, and another run may begin."""
+    bin_, real, then = tmp_path / "bin", shutil.which("sbatch"), "sleep 60" if sign else "exit 3"
+    bin_.mkdir()
+    tested = f'case "$*" in *test-only*) exec {real} "$@";; esac'
+    sent = f'{real} "$@" && touch {tmp_path}/sent;' if sign else ""
+    (bin_ / "sbatch").write_text(f"#!/bin/sh\n{tested}\n{sent} {then}\n")
+    (bin_ / "sbatch").chmod(0o755)
+    path = make_config(launcher=SLURM)
+    environment = os.environ | {"PATH": f"{bin_}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "pipeline", "run", str(path)]
+    run = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    while sign and not (tmp_path / "sent").exists() and run.poll() is None:
+        time.sleep(0.05)
+    if sign:
+        run.send_signal(sign)
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == (130 if sign else 1), said
+    assert sign or "SLURM refuses job gate-1: sbatch: it ended with code 3" in said, said
+    (folder,) = (tmp_path / "out").glob("runs/*")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert not summary["done"] and ("interrupted" in summary if sign else "refuses" in summary["failures"][0])
+    shown = pipeline("status", path).stdout
+    assert ("was stopped before its end" if sign else "refuses") in shown, shown
+    deadline = time.monotonic() + 600
+    while jobs_of(tmp_path / "out"):
+        assert time.monotonic() < deadline, logs(tmp_path / "out")
+        time.sleep(0.2)
+    assert pipeline("run", path).returncode == 0
+    assert ended(tmp_path / "out")["done"]

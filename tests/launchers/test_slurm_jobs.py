@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
+import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ import pytest
 
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
-from launchers.slurm.site import SlurmError, ask, site
+from launchers.slurm.site import SlurmAwayError, SlurmError, ask, site
 from pipeline.base.errors import ConfigError
 from pipeline.config.launcher import LauncherSettings
 
@@ -293,6 +296,89 @@ def test_a_job_that_a_list_lacks_is_not_over(said: str, told: str, submit: Submi
     assert not jobs.alive(["999999"]) and jobs.states(["999999", "999998"]) == {}
     with pytest.raises(ConfigError, match=f"sinfo names no partition; {told}"):
         site()
+
+
+@pytest.fixture
+def sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, submit: Submit) -> Iterator[Callable[[str], None]]:
+    """Puts a script in the place of sbatch, which finds the real one as $REAL."""
+    real = shutil.which("sbatch")
+
+    def change(script: str) -> None:
+        (tmp_path / "sbatch").write_text(f"#!/bin/bash\nREAL={real}\n{script}\n")
+        (tmp_path / "sbatch").chmod(0o755)
+
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        yield change
+
+
+def in_the_queue(tmp_path: Path) -> list[str]:
+    lines = ask("squeue", "-h", "-o", "%A|%o").splitlines()
+    return [job for job, _, script in (line.partition("|") for line in lines) if script.startswith(str(tmp_path))]
+
+
+LOST = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'echo "Checking job 4711 of your allocation"; exec $REAL "$@"',
+        f'$REAL "$@" >/dev/null; {LOST}',
+        '$REAL "$@" >/dev/null; echo ok',
+    ],
+)
+def test_the_job_that_slurm_took_is_known_whatever_sbatch_says(
+    script: str, submit: Submit, sbatch: Callable[[str], None], tmp_path: Path
+) -> None:
+    sbatch(script)
+    (job,) = submit(0, hold=True)
+    assert in_the_queue(tmp_path) == [job] and job != "4711"
+    assert [one.name for one in (tmp_path / "logs").iterdir()] == [f"{job}_submission.sh"]
+
+
+def test_a_job_whose_submission_is_interrupted_is_cancelled(
+    submit: Submit, sbatch: Callable[[str], None], tmp_path: Path
+) -> None:
+    sbatch(f'$REAL "$@" && touch {tmp_path}/sent; sleep 60')
+
+    def interrupt() -> None:
+        until((tmp_path / "sent").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        submit(0, hold=True)
+    thread.join()
+    until(lambda: not in_the_queue(tmp_path))
+
+
+def test_refusals_without_a_word_and_a_slurm_that_is_away(
+    submit: Submit, sbatch: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch("exit 3")
+    with pytest.raises(SlurmError, match=r"SLURM refuses job test: sbatch: it ended with code 3"):
+        submit(0, hold=True)
+    away = f"echo x >> {tmp_path}/tried; [ $(wc -l < {tmp_path}/tried) -lt 3 ] && {{ {LOST}; }}"
+    sbatch(f'{away}\nexec $REAL "$@"')
+    with pytest.raises(SlurmAwayError, match=r"SLURM does not take job test at present: sbatch: .*Socket timed out"):
+        submit(0, hold=True)
+    assert not in_the_queue(tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")  # a job waits until it is taken
+    monkeypatch.setattr("launchers.slurm.sbatch.PAUSE", 0.1)
+    (job,) = submit(0, hold=True)
+    assert in_the_queue(tmp_path) == [job] and len((tmp_path / "tried").read_text().split()) == 3
+
+
+def test_without_arrays_each_task_is_a_job(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switched_off = dataclasses.replace(site(), max_array_size=0)
+    monkeypatch.setattr(jobs, "site", lambda patience=0.0: switched_off)
+    jobs.check(slurm())
+    tasks = submit(0, tasks=3, settings=slurm(array_parallelism=2))
+    assert len(tasks) == 2
+    until(lambda: not jobs.alive(tasks))
+    assert [said(tmp_path, one)[0]["task"] for one in tasks] == [f"slurm-{one}" for one in tasks]
 
 
 def test_jobs_that_slurm_has_forgotten_and_processes_outside_of_it() -> None:

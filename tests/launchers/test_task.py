@@ -261,7 +261,7 @@ def test_a_decoder_that_reaches_the_time_limit_gets_on_by_its_checkpoints(
     monkeypatch.setattr(jobs, "requeue", lambda: again.append(True))
     task = Task(Console(quiet=True), store.url, phase_folder(run, 2))
     if not queued:
-        with pytest.raises(CorpusError, match=r"within launcher.time .*\(a decoder is saved every 600 s\)"):
+        with pytest.raises(CorpusError, match=r"^decoder: nothing was .*\(it is saved every 600 s\)"):
             task.work()
         return
     task.work()
