@@ -27,6 +27,7 @@ from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.submit import jobs_root, patience_of, pipeline_command, python
 from pipeline.base.errors import CorpusError, PipelineError, StartError
+from pipeline.base.messages import print_plain
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest
 from pipeline.corpus.reader import Corpus
@@ -88,7 +89,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
             checked.begin(processes)
             write_job(store, run, Job(id=job, folder=str(folder), code=code_digest()))
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, said)
     return run
 
 

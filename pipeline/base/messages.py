@@ -89,6 +89,17 @@ def set_log(level: str, form: str = "text") -> None:
     _chosen["form"] = form
 
 
+def print_plain(console: Console, text: str, style: str = "") -> None:
+    """Print a text as it is, without markup, colours of its own or line breaks, so that paths can be copied.
+
+    Args:
+        console: where it goes.
+        text: the text.
+        style: the style of all of it, as Rich names styles.
+    """
+    console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
 def warn(console: Console, text: Text | str, soft_wrap: bool = False) -> None:
     """Show what must not be missed: on the console, or on standard error where -q silences the console.
 

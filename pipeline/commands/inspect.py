@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.messages import print_plain
 from pipeline.commands.options import AsJson, CorpusPlace, err, load, open_corpus, out, share_of
 
 
@@ -360,6 +361,6 @@ def report(
         say = partial(err.print, markup=False, highlight=False)
         place = write_corpus_report(corpus, to, say, settings.max_rows, expected, compared)
     show_expectations(out, expected)
-    out.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
+    print_plain(out, f"{place} written")
     if strict and (failed := failed_expectations(expected)):
         raise CorpusError(failed)

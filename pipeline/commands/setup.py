@@ -9,6 +9,7 @@ import typer
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.commands.options import AsJson, out
 
 
@@ -48,13 +49,11 @@ def init(
     except ConfigError as error:
         raise ConfigError(f"{to} is written, but it cannot run as it is; mend it, or the data:\n{error}") from error
     for note in notes:
-        out.print(note, markup=False, highlight=False, soft_wrap=True)
-    out.print(
+        print_plain(out, note)
+    print_plain(
+        out,
         f"{to}: {counted(len(checked.config.input), 'input')}, model {checked.config.segment.model}; next:\n"
         f"  pipeline plan {to}\n  pipeline run {to}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
 
 

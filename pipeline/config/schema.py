@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.base.messages import json_for_output
+from pipeline.base.messages import json_for_output, print_plain
 from pipeline.config.load import MAY_BE_EMPTY
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
@@ -72,7 +72,7 @@ def write_schema(console: Console, to: str) -> None:
         file.write(_text().encode())
     name = to.rpartition("/")[2]
     console.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
-    console.print(f"# yaml-language-server: $schema={name}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"# yaml-language-server: $schema={name}")
 
 
 def _text() -> str:

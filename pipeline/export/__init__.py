@@ -23,6 +23,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
+from pipeline.base.messages import print_plain
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.exports import FINISHED, ExportRecord, is_recorded, record_export, view_digest
 from pipeline.corpus.fingerprint import fingerprint
@@ -162,7 +163,7 @@ def _export_share(
     name = f"share {share[0]} of {share[1]}"
     if not target.holds(FINISHED):
         if shares.is_written():
-            _say(console, f"{name} is written already")
+            print_plain(console, f"{name} is written already")
         else:
             with _not_purged(corpus, purged, target):
                 counts, written = _written(console, selection.share(*share), target, options, vectors, None)
@@ -171,7 +172,7 @@ def _export_share(
             except StorageError:  # as its folder is deleted by a process that had the same share, and completed it
                 if not target.holds(FINISHED):
                     raise
-            _say(console, f"{name}: {_amount(written, target)}")
+            print_plain(console, f"{name}: {_amount(written, target)}")
         missing = shares.missing()
         if not missing:
             try:
@@ -184,11 +185,13 @@ def _export_share(
                 _complete(console, selection, target, options, counts, written)
         elif not target.holds(FINISHED):
             shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-            _say(console, f"{counted(len(missing), 'share')} to be written ({shown}); the last completes the export")
+            print_plain(
+                console, f"{counted(len(missing), 'share')} to be written ({shown}); the last completes the export"
+            )
             return
     if not is_finished(target, identity):
         raise ConfigError(f"--to {options.to} holds another export, which is finished; give a new folder")
-    _say(console, f"{target.url} is complete")
+    print_plain(console, f"{target.url} is complete")
     shares.forget()
 
 
@@ -213,8 +216,8 @@ def _complete(
             with contextlib.suppress(Exception):  # the first error is the one to report
                 corpus.store.delete(record.path)
         raise
-    _say(console, _amount(written, target))
-    _say(console, written.next_step)
+    print_plain(console, _amount(written, target))
+    print_plain(console, written.next_step)
 
 
 def _write_cards(
@@ -230,10 +233,6 @@ def _write_cards(
 def _amount(written: Written, target: ExportTarget) -> str:
     rows = f"{counted(written.pieces, 'sequence')} of {counted(written.sentences, 'sentence')}"
     return f"{rows} written to {target.url} ({counted(written.files, 'file')}, {size(written.bytes)})"
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _written(
@@ -357,7 +356,7 @@ def _whole(console: Console, selection: Selection) -> None:
     if corpus.chunks.total.get("encode/bytes/embeddings", 0.0) <= CHECKED_BYTES:
         compare_content(corpus.store, corpus.files_of(selection.parts, (*layout.ROW_FAMILIES, "documents")))
     else:
-        console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, UNCOMPARED.format(corpus.url), style="dim")
 
 
 def _balance(counts: Counts, written: Written) -> None:
@@ -382,10 +381,9 @@ def _record(
     except StorageError as error:
         cause = error.__cause__
         why = (isinstance(cause, OSError) and cause.strerror) or error  # the export is done: nothing is to be repeated
-        console.print(
-            f"The corpus does not record this export, so purge and gc do not know it: {why}",
-            style="yellow", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        print_plain(
+            console, f"The corpus does not record this export, so purge and gc do not know it: {why}", style="yellow"
+        )
         return None
 
 

@@ -26,6 +26,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
 from pipeline.base.formats import counted, last_few, plain
+from pipeline.base.messages import print_plain
 from pipeline.base.parallel import in_parallel
 from pipeline.coordination.lock import locked
 from pipeline.corpus.exports import ExportRecord, exports_of
@@ -126,7 +127,7 @@ def _purge(console: Console, corpus: Corpus, file: str, ids: set[str], dry_run: 
         )
         console.print(f"Nothing was changed; without --dry-run {then}.", soft_wrap=True)
         return
-    console.print(f"{path} written: no reader shows them any more.", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{path} written: no reader shows them any more.")
     if found.hits:
         console.print(
             "Now run: pipeline run corpus.yaml (it writes those chunks again and deletes their old files). Input "

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, visible
 from pipeline.base.formats import counted, number, plain, size
+from pipeline.base.messages import print_plain
 from pipeline.corpus.counters import CHUNK, whole_counts
 from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
 from pipeline.corpus.reader import Corpus
@@ -51,9 +52,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
             )
     unreadable = int(corpus.chunks.total[f"{CHUNK}/bytes_unreadable"])
     total = f"{counted(sum(counts.values()), 'record')} in quarantine, {size(unreadable)} could not be decoded"
-    console.print(
-        f"{total}; all of them: {corpus.url}/quarantine/**/*.parquet", markup=False, highlight=False, soft_wrap=True
-    )
+    print_plain(console, f"{total}; all of them: {corpus.url}/quarantine/**/*.parquet")
 
 
 def _show(console: Console, one: QuarantinedRecord) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pipeline.base.errors import PipelineError
 from pipeline.base.formats import duration
+from pipeline.base.messages import print_plain
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.coordination.lock import FOLDER, NAME, ask_to_stop
 from pipeline.corpus.runs import close_run
@@ -48,7 +49,7 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         console.print(Text(f"{told}; wait for it, press Ctrl-C there, or send it SIGTERM", "yellow"), soft_wrap=True)
         return False
     else:
-        console.print(f"{state.name}: asking {_who(state)} to stop", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"{state.name}: asking {_who(state)} to stop")
     seen = _stop(console, store, cluster, watcher, state)
     if not seen.over:
         console.print(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import Figures, counted, duration, number, plain
+from pipeline.base.messages import print_plain
 from pipeline.console.progress import LINE_SECONDS
 from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
@@ -61,7 +62,7 @@ def follow(console: Console, store: Store, cluster: Cluster, run: str | None = N
                 live.update(_view_of(state, pace, console.height - 1), refresh=True)
             elif time.monotonic() - last_line >= LINE_SECONDS:
                 last_line = time.monotonic()
-                console.print(_line(state, pace), markup=False, highlight=False, soft_wrap=True)
+                print_plain(console, _line(state, pace))
             time.sleep(pause_after(time.monotonic() - started))
     finally:
         if live:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import duration, last_few
+from pipeline.base.messages import print_plain
 from pipeline.coordination.lock import described, training_holder
 from pipeline.monitor.run_status import OVER, Cluster, last_lines
 from pipeline.storage.store import Store
@@ -117,10 +118,7 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     ]
     for one in training_statuses(store):
         if by := training_holder(store, one.run):
-            console.print(
-                f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+            print_plain(console, f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM")
     deadline = time.monotonic() + GRACE_SECONDS
     left, times_over = found, 0
     while found and times_over < 2 and time.monotonic() < deadline:
@@ -132,11 +130,9 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     for one in found:
         assert one.job
         said = "has been cancelled, but is not over yet" if one in left else "is cancelled"
-        console.print(
+        print_plain(
+            console,
             f"{one.run}: SLURM job {one.job.id} {said}; checkpoints are kept: pipeline train goes on from there",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
         )
     return not left
 

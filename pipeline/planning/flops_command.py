@@ -12,6 +12,7 @@ from rich.table import Table
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import Figures, duration, number
+from pipeline.base.messages import print_plain
 from pipeline.planning.flops import (
     LLMS,
     Assumptions,
@@ -80,7 +81,7 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
     for line in _assumptions(sonar, cards, options):
         console.print(f"- {line}", markup=False, highlight=False)
     if options.plot is not None:
-        console.print(f"{options.plot} written", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"{options.plot} written")
 
 
 def _columns(found: list[Writing]) -> dict[tuple[str, float | None], dict[int, float]]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, number, plain, size
+from pipeline.base.messages import print_plain
 from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.accounting import compute_accounting
@@ -119,4 +120,4 @@ def _write(console: Console, corpus: Corpus, condition: Condition | None, option
     if done.read < corpus.rows:
         console.print(f"read {number(done.read)} of {number(corpus.rows)} rows; without --max-rows all are read")
     wrote = f"{number(done.written)} of {number(done.read)} rows written to {to} ({size(done.bytes)})"
-    console.print(wrote, markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, wrote)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.base.formats import counted, number
-from pipeline.base.messages import warn
+from pipeline.base.messages import print_plain, warn
 from pipeline.console.activity import announced
 from pipeline.console.tables import show_accounting, show_unfinished
 from pipeline.coordination.leases import Lease
@@ -183,10 +183,10 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
             place = write_corpus_report(
                 corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
             )
-        console.print(f"report: {place}", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"report: {place}")
         if plan.config.report.interactive:
             with announced(console, "writing the interactive report"):
                 place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
-            console.print(f"to explore: {place}", markup=False, highlight=False, soft_wrap=True)
+            print_plain(console, f"to explore: {place}")
         else:
             corpus.store.delete(PLACE)  # of an earlier run, perhaps with documents that have left

@@ -16,6 +16,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, number
+from pipeline.base.messages import print_plain
 from pipeline.config.frozen import FitRef
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
@@ -112,7 +113,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
-    console.print(f"{_learned(store, run)}: {config.output}/{run}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{_learned(store, run)}: {config.output}/{run}")
 
 
 def say_purged(console: Console, store: Store, run: str) -> None:
@@ -337,10 +338,10 @@ def _pin(
         )
     waiting = unfinished(corpus)
     if waiting:
-        console.print(
+        print_plain(
+            console,
             f"{counted(waiting, 'chunk')} not segmented yet: the model is trained without them (finish: pipeline run)",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        )
     _check_encoder(config, corpus)
     own, *others = indexed(config, settings, corpus)
     index = own()
@@ -358,12 +359,10 @@ def _pin(
     settings = settings.with_steps_of(read, each)
     epochs = settings.steps * settings.per_step * each / read
     much = "" if settings.corpora else f", about {epochs:.1f} epochs"
-    console.print(
+    print_plain(
+        console,
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
         f"{counted(documents, 'document')} (index {index.digest[:12]})",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
     )
     indexes, mixed = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)], []
     for other, make in zip(settings.corpora, others, strict=True):
@@ -373,12 +372,13 @@ def _pin(
         mixed.append(found)
     check_sources([index, *mixed], settings, card)
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
-        console.print(
+        print_plain(
+            console,
             f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
             "train, so the validation loss is too good, as far as they are selected; with the same section split, "
             "by: text, in all of them it is not (pipeline evaluate leaves such documents out)",
-            style="yellow", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            style="yellow",
+        )
     pinned = Pinned(
         **asked(config, settings, card),
         indexes=indexes,

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, PipelineError, visible
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.storage.export_target import CLAIM, first_of, is_hidden
 from pipeline.storage.remote import is_remote
 from stages.fetch import sha256_of
@@ -113,10 +114,9 @@ class Push:
                 f"{self.repo} does not have {counted(len(lacking), 'file')} as in {self.folder} ({lacking[0]}); run "
                 "the same command again"
             )
-        console.print(
-            f"{counted(len(self._local()), 'file')} uploaded to {self._api.endpoint}/datasets/{self.repo}",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        print_plain(
+            console, f"{counted(len(self._local()), 'file')} uploaded to {self._api.endpoint}/datasets/{self.repo}"
+        )
 
     def _local(self) -> list[str]:
         root = Path(self.folder)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.corpus.exports import FINISHED
 from pipeline.storage.export_target import first_of, is_hidden
 from stages.fetch import sha256_of
@@ -39,11 +40,12 @@ def compare_files(console: Console, folder: str, record: Mapping[str, Any]) -> N
     there.pop(FINISHED, None)
     files = record.get("files")
     if not isinstance(files, dict):
-        console.print(
+        print_plain(
+            console,
             f"{folder}/{FINISHED} is of an earlier version and does not say what the files hold: only the numbers of "
             "their rows are compared",
-            style="dim", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            style="dim",
+        )
         _compare_rows(folder, there, record["written"]["sentences"])
         return
     wrong = {

@@ -23,6 +23,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.corpus.reader import Corpus
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> N
             f"ssh -L {port}:{LOOPBACK}:{port} {socket.gethostname()}",
             "Ctrl-C ends it.",
         ):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_plain(console, line)
         if options.open_page and not webbrowser.open(address):
             console.print("No browser was found; open the address yourself.")
         with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end

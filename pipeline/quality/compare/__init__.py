@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pipeline.base.captured import capture_warnings
 from pipeline.base.errors import ConfigError, visible
+from pipeline.base.messages import print_plain
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import RowProgress
 from pipeline.planning.plan import check_languages
@@ -70,7 +71,7 @@ def compare(console: Console, config: RunConfig, options: CompareOptions, find_d
     about = f"{sample.describe()}; {scorer.describe()}"
     with replacing_file(options.plot) as file, capture_warnings() as warned:
         draw(file, form, scored, config.segment.max_chars, title, about)
-    console.print(f"\n{options.plot} written", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"\n{options.plot} written")
     if form != "svg" and any("missing from font" in one for one in warned):
         console.print("The plot's font lacks characters of the corpus's name; in an .svg all are shown.")
 

@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.messages import print_plain
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.quality.decoders.measure import MeasuredDecoder, Measuring
@@ -78,13 +79,13 @@ def compare_decoders(
     measuring = Measuring(
         corpus, sample, levels, None if external == NO_EXTERNAL else external, decoding, find_device()
     )
-    console.print(f"{corpus.url}: {sample.describe()}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{corpus.url}: {sample.describe()}")
     found = []
     for name, card in zip(options.decoders, cards, strict=True):
         with console.status(f"decoding with {card.name}"):
             found.append(measuring.measure(card, name))
     for line in to_table(sample, found):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, line)
     _write(console, corpus, sample, found, options.to)
     return found
 
@@ -100,7 +101,7 @@ def _write(console: Console, corpus: Corpus, sample: HeldOutSample, found: list[
         with replacing_file(_place(to, name)) as file:
             file.write(data)
     names = ", ".join(str(PurePosixPath(name)) for name in files)
-    console.print(f"{to.rstrip('/')}: {names} written", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{to.rstrip('/')}: {names} written")
 
 
 def _place(to: str, name: str) -> str:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, number
+from pipeline.base.messages import print_plain
 from pipeline.config.run_config import RunConfig
 from pipeline.config.science import Science, ScienceSettings
 from pipeline.config.select import SelectSettings
@@ -167,9 +168,9 @@ class _Comparison:
         for seed in settings.seeds:  # so that all rows are known with one seed before any is with two
             for row in settings.objectives:
                 self._row(row, seed)
-        self.console.print(self.to_markdown(settings, self.shown), markup=False, highlight=False, soft_wrap=True)
+        print_plain(self.console, self.to_markdown(settings, self.shown))
         for name in (RESULTS, TABLE, PLOT):
-            self.console.print(f"{self.store.url}/{name} written", markup=False, highlight=False, soft_wrap=True)
+            print_plain(self.console, f"{self.store.url}/{name} written")
 
     @cached_property
     def store(self) -> Store:
@@ -212,9 +213,7 @@ class _Comparison:
                 f"{self.science.settings.split} are among those that {rows} learned from, by other corpora, another "
                 "split or initial weights; name another split, or leave these rows out"
             )
-        self.console.print(
-            f"left out for all rows: {said}", style="yellow", markup=False, highlight=False, soft_wrap=True
-        )
+        print_plain(self.console, f"left out for all rows: {said}", style="yellow")
         return found, said
 
     @property
@@ -356,11 +355,12 @@ class _Comparison:
         configs = [self.science.config(one, seed) for one in rows for seed in settings.seeds]
         places = [place_of(one) for one in configs if begun(one)]
         if places and then is None:
-            self.console.print(
+            print_plain(
+                self.console,
                 f"{row}: its number of steps, {number(self.results.steps[row])}, was measured by an earlier version, "
                 f"which did not note for which minutes; whether it is that of {minutes:g} minutes cannot be told",
-                style="yellow", markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+                style="yellow",
+            )
             return True
         if places and then is not None:
             changed = changes(then.model_dump(exclude={"train"}), now.model_dump(exclude={"train"}))

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.base.parallel import in_parallel
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.reader import Corpus
@@ -143,11 +144,11 @@ def say_if_changed(console: Console, corpus: Corpus, run: str, pinned: Pinned) -
         selection = Selection(corpus, SelectSettings.model_validate(pinned.select or {}))
         now = digest_of(selection, pinned.settings.get("answers"), pinned.settings.get("plans", "none"))
     if now != then:
-        console.print(
+        print_plain(
+            console,
             f"the corpus has changed since {run} began, which goes on with what it began with (index {then[:12]}); to "
             "train on the corpus as it is now, give train.name another name, or start over with --fresh",
-            markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+        )
 
 
 def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:
@@ -186,7 +187,7 @@ def check_or_say(console: Console, corpus: Corpus, index: Index, families: Seque
         CorpusError: if a file is not what its receipt says.
     """
     if not check_content(corpus, index, families):
-        console.print(UNCOMPARED.format(corpus.url), style="dim", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, UNCOMPARED.format(corpus.url), style="dim")
 
 
 def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.base.formats import Figures, counted, duration, number
+from pipeline.base.messages import print_plain
 from pipeline.config.train import Plans
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
@@ -52,7 +53,7 @@ def index_corpus(
         table.add_row(split, *map(Figures, map(number, index.about.splits[split])))
     console.print(table)
     for line in _notes(corpus, index):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, line)
     how = "existed already" if found else f"made in {duration(time.monotonic() - started)}"
     console.print(f"index      {index.digest}  ({how})", highlight=False, soft_wrap=True)
     return index

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError, PipelineError
 from pipeline.base.formats import counted, number
+from pipeline.base.messages import print_plain
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
@@ -167,10 +168,11 @@ def evaluate(
     else:
         held = held.without([one in options.left_out for one in held.hashes])
     if shorter < context:
-        console.print(
+        print_plain(
+            console,
             f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
-            style="dim", markup=False, highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            style="dim",
+        )
     words = TextCodec.of(corpus, device)
     if (DECODED | LIKELIHOOD) & set(wanted):
         words.check_dimension(index.dim)
@@ -212,11 +214,8 @@ def evaluate(
     show(console, rows, about)
     answering = [one.name for one in evaluated if one.about.pinned.settings.get("answers")]
     if answering:
-        console.print(
-            f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+        print_plain(
+            console, f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too"
         )
     files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
     if options.by:
@@ -233,10 +232,10 @@ def evaluate(
             path = f"evaluation/{options.split}{ending}"
             before = _more(store, f"{folder}/{path}", about["sentences"], wanted) if ending == ".json" else ""
             store.write(f"{folder}/{path}", data)
-            console.print(f"{place.rstrip('/')}/{path} written", markup=False, highlight=False, soft_wrap=True)
+            print_plain(console, f"{place.rstrip('/')}/{path} written")
             if before:
                 what = f"This replaces a table {before}; an export of the model shows the new figures."
-                console.print(what, style="yellow", markup=False, highlight=False, soft_wrap=True)
+                print_plain(console, what, style="yellow")
     if damaged:
         raise CorpusError(
             f"{counted(len(damaged), 'model')} of this corpus could not be evaluated: {', '.join(damaged)}; the lines "
@@ -373,7 +372,7 @@ def _noted(console: Console, options: EvaluateOptions, name: str, damaged: list[
     except PipelineError as error:
         if options.models:
             raise
-        console.print(f"left out: {error}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"left out: {error}", style="yellow")
         if not isinstance(error, ConfigError) and name not in damaged:
             damaged.append(name)
 

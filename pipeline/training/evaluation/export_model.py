@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.formats import counted, number, size
+from pipeline.base.messages import print_plain
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import segment_part_fingerprint
@@ -118,23 +119,16 @@ def export_model(
             with target.file(path) as file:
                 file.write(data)
     written = f"{counted(len(files), 'file')}, {size(sum(map(len, files.values())))}"
-    console.print(f"{target.url} written ({written})", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{target.url} written ({written})")
     for card in dict.fromkeys((record.text.encode.model, record.text.decode.model, record.text.segment.sat)):
         if card.endswith((".yaml", ".yml")):
-            console.print(
+            print_plain(
+                console,
                 f"{card} is not part of it: a machine that uses this model needs that card, and its files, at the same "
                 "place",
                 style="yellow",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
             )
-    console.print(
-        f"Use it: pipeline generate --model {target.url} --prompt story.txt",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    print_plain(console, f"Use it: pipeline generate --model {target.url} --prompt story.txt")
 
 
 def _text_models(console: Console, corpus: Corpus, place: str, pinned: Pinned) -> TextModels:
@@ -165,11 +159,12 @@ def _index(corpus: Corpus, pinned: Pinned) -> Index | None:
 
 def say_segmenter_is_unknown(console: Console, what: str) -> None:
     """Say that `segmenter_of` found nothing. `what`: what happens with the settings of the newest run instead."""
-    console.print(
+    print_plain(
+        console,
         f"{what} the section segment of the newest run: how the documents were cut from which the model learned is "
         "no longer known",
-        style="yellow", markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        style="yellow",
+    )
 
 
 def segmenter_of(corpus: Corpus, pinned: Pinned) -> SegmentSettings | None:

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, plain
+from pipeline.base.messages import print_plain
 from pipeline.config.train import TrainSettings
 from pipeline.console.activity import announced
 from pipeline.corpus.reader import Corpus
@@ -152,7 +153,7 @@ def generate(
     if options.to is not None:
         with replacing_file(options.to) as file:
             file.write("".join(f"{text}\n" for text in texts).encode())
-        console.print(f"{options.to} written", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"{options.to} written")
     return texts
 
 
@@ -185,11 +186,12 @@ def _of_documents(
             way = "with --prompt-sentences N, documents are continued after N sentences instead"
             raise ConfigError(f"{error}; {way}") from error
         if passed:
-            console.print(
+            print_plain(
+                console,
                 f"passed over: {counted(passed, 'document')} without a prompt and an answer, or of "
                 f"{counted(LONGEST, 'sentence')} or more",
-                style="yellow", markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+                style="yellow",
+            )
     else:
         given = given or PROMPT
         most = given + max(_limits([given], options))
@@ -216,7 +218,7 @@ def _of_documents(
     for at, (ours, continuation) in enumerate(zip(said, found, strict=True)):
         split_at, end = starts[at] + sizes[at], starts[at] + int(held.lengths[at])
         prompt, real = held.texts[starts[at] : split_at], held.texts[split_at:end]
-        console.print(f"\n{plain(held.ids[at], 200)}", style="bold", markup=False, highlight=False, soft_wrap=True)
+        print_plain(console, f"\n{plain(held.ids[at], 200)}", style="bold")
         _show(console, prompt, ours, continuation, plans[at])
         scores.append(_scores(prompt, ours, real, continuation.embeddings))
         scores.append(_scores(prompt, real, real, held.embeddings[split_at:end]))
@@ -253,11 +255,11 @@ def _judge(console: Console, index: Index, device: str) -> CoherenceJudge:
             judge = fit_judge(documents.embeddings, documents.lengths, device, origins=documents.hashes)
     except ValueError as error:
         raise ConfigError(f"--judge: the split train has {error}") from error
-    console.print(
+    print_plain(
+        console,
         f"judge: learned from {counted(judge.pairs, 'pair')} of sentences; of other documents, it finds the real next "
         f"sentence more probable than another of the document in {100 * judge.accuracy:.1f} % of cases (chance: 50)",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    )
     return judge
 
 
@@ -436,4 +438,4 @@ def _write_scores(
             table.writerow([doc_id, lang, whose, why, *values])
     with replacing_file(place) as file:
         file.write(text.getvalue().encode())
-    console.print(f"{place} written", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"{place} written")

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, MissingError, PipelineError
 from pipeline.base.formats import counted
+from pipeline.base.messages import print_plain
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
@@ -54,11 +55,12 @@ def without_seen(
         now = [of_text in seen for of_text in held.hashes]
         if any(now):
             documents = held.wholes_among(now)
-            console.print(
+            print_plain(
+                console,
                 f"left out: {counted(documents, 'document')} of the split {split} on which {one.name} was trained, "
                 "when the split or the inputs were others",
-                style="yellow", markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
+                style="yellow",
+            )
         if not is_known:
             say_unknown(console, one.name)
         left_out = [before or here for before, here in zip(left_out, now, strict=True)]
@@ -75,10 +77,11 @@ def without_seen(
 
 def say_unknown(console: Console, name: str) -> None:
     """Print that nobody can tell whether a model has seen the documents by which it is judged."""
-    console.print(
+    print_plain(
+        console,
         f"{name}: what it was trained on is not all here, so whether it has seen what it is judged by cannot be told",
-        style="yellow", markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        style="yellow",
+    )
 
 
 def seen_by(sources: Iterable[Source], index: Index, held: HeldOut) -> tuple[set[str], bool]:

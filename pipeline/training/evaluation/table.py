@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.base.formats import counted, plain
+from pipeline.base.messages import print_plain
 from pipeline.console.columns import Line, print_columns
 from pipeline.training.evaluation.measure import METRICS, MetricValue
 from stages.lcm.plans import BreakCounts
@@ -76,7 +77,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
         ([model], [_said(name, row.figures.get(name)) for name in names], row.steps is None)
         for model, row in rows.items()
     ]
-    console.print(f"\n{about['said']}", markup=False, highlight=False, soft_wrap=True)
+    print_plain(console, f"\n{about['said']}")
     print_columns(console, ["model"], [TITLES[name] for name in names], lines)
     notes = ["± two standard errors, over documents"]
     counts = {
@@ -93,7 +94,7 @@ def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) ->
     console.print("; ".join(notes), style="dim", highlight=False)
     for model, row in rows.items():
         if row.breaks:
-            console.print(f"{model}: {row.breaks.said()}", markup=False, highlight=False, soft_wrap=True)
+            print_plain(console, f"{model}: {row.breaks.said()}")
     if about.get("by"):
         _show_groups(console, rows, names, about["by"])
 
