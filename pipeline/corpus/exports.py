@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
 
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.runs import newest_folder
 from pipeline.corpus.view import View
 from pipeline.storage import layout
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.remote import is_remote, without_credentials
 from pipeline.storage.store import Store, named
 
@@ -37,7 +36,7 @@ REMEDY = (
 )
 
 
-class ExportRecord(BaseModel):
+class ExportRecord(Record):
     """A finished export.
 
     name: of this record, without `.json`. place: of the export, relative to the corpus if both lie in one folder.
@@ -46,8 +45,6 @@ class ExportRecord(BaseModel):
     whether the view is lost, so that nobody knows which files the export was made from: purge then names the export
     whatever is purged, and gc keeps nothing for it.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: str
     place: str

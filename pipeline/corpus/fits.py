@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.config.frozen import FitRef, Frozen
@@ -22,7 +22,7 @@ from pipeline.config.stages import FITS
 from pipeline.corpus.fingerprint import content_digest, difference, fingerprint
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.store import Store, named
 
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ Numbers = Mapping[str, float | list[float]]
 Kind = TypeVar("Kind", "FitRecord", "Rate")
 
 
-class FitRecord(BaseModel):
+class FitRecord(Record):
     """How an artifact was made: what was asked for, the rows that were read, and measures of its quality."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     name: str
     fingerprint: str
@@ -55,7 +53,8 @@ class FitRecord(BaseModel):
     content: str  # digest of the tensors
     source: str | None  # the file of another corpus that it was taken from
     chunks: list[str]  # the pilot
-    fingerprints: list[str] = []  # of these chunks; none by earlier versions, or for an artifact of another corpus
+    # of these chunks; none by earlier versions, or for an artifact of another corpus
+    fingerprints: list[str] = Field(default_factory=list)
     rows: int  # of the pilot that were looked at
     numbers: dict[str, float | list[float]]
     seconds: float
@@ -78,10 +77,8 @@ class FitRecord(BaseModel):
         return FitRef(self.path, self.digest, self.content, record)
 
 
-class Rate(BaseModel):
+class Rate(Record):
     """The share of rows that a stage samples, if its settings give a number of rows."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     stage: str
     rows: int  # asked for

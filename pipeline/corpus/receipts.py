@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.base.parallel import prefetch
 from pipeline.corpus.fingerprint import column_digest, content_digest
 from pipeline.storage import layout
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.retry import take_retry_counts
 from pipeline.storage.store import Store
 
@@ -29,14 +29,10 @@ UNCOMPARED = "files of {} are not compared with their receipts first: pipeline v
 CHECKED_BYTES = 1 << 30  # of embeddings: two cores hash as many bytes in 0.9 s, from the page cache
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-Record = TypeVar("Record", bound=_Record)
-
-
-class DataFile(_Record):
+class DataFile(Record):
     """A file that a receipt vouches for: family, relative path, rows, bytes and the digest of its bytes."""
 
     family: str
@@ -60,7 +56,7 @@ def compare_content(store: Store, files: Iterable[DataFile]) -> None:
             )
 
 
-class Receipt(_Record):
+class Receipt(Record):
     """The record of one stage's work on one part."""
 
     stage: str
@@ -75,7 +71,7 @@ class Receipt(_Record):
     seconds: dict[str, float]
     device: str
     created: float
-    warnings: list[str] = []  # what stages and libraries warned of, each text once
+    warnings: list[str] = Field(default_factory=list)  # what stages and libraries warned of, each text once
     replaces: str = ""  # of `segment`: the fingerprint of the part's version before, whose rows other stages may copy
 
     @model_serializer(mode="wrap")
@@ -87,14 +83,14 @@ class Receipt(_Record):
         return found
 
 
-class PartRef(_Record):
+class PartRef(Record):
     """A part as the segment stage left it: its name and the fingerprint of its segmentation."""
 
     part: str
     fingerprint: str
 
 
-class ChunkReceipt(_Record):
+class ChunkReceipt(Record):
     """The accounting of one chunk."""
 
     chunk: str
@@ -266,7 +262,7 @@ def read_chunk_receipt(store: Store, path: str) -> ChunkReceipt:
     return _checked(store, path, receipt, layout.chunk_receipt_path(receipt.chunk, receipt.fingerprint))
 
 
-def _checked(store: Store, path: str, receipt: Record, place: str) -> Record:
+def _checked(store: Store, path: str, receipt: AnyRecord, place: str) -> AnyRecord:
     if path != place:
         raise DamagedError(f"{store.url}/{path}", f"it is the receipt {visible(place)}", AGAIN)
     return receipt

@@ -13,7 +13,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError
 from pipeline.corpus.exports import FINISHED
@@ -21,7 +21,7 @@ from pipeline.export.lcm import CARDS
 from pipeline.export.pieces import Written
 from pipeline.select.selection import Counts
 from pipeline.storage.export_target import ExportTarget
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.store import Store, is_unfinished
 
 FORMATS: dict[str, tuple[str, ...]] = {"parquet": (), "lcm": CARDS}  # files named after parts; what completes these
@@ -34,10 +34,8 @@ class _File(BaseModel):
     sha256: str
 
 
-class ShareNote(BaseModel):
+class ShareNote(Record):
     """What a share has written: how many sentences there were, where they went, and the files."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     identity: dict[str, Any]
     counts: Counts

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from pipeline.base.errors import DamagedError, MissingError
 from pipeline.storage.store import Store
@@ -28,6 +28,12 @@ Values = dict[str, Any]
 _SHOWN = 160  # characters of what is wrong, in a message
 _SEAL = re.compile(rb',\s*"seal":\s*"(?P<digest>[0-9a-f]{32})"\s*\}\s*\Z')
 _YAML_SEAL = "# seal: "
+
+
+class Record(BaseModel):
+    """A record that has exactly its fields, of exactly their types."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 def read_json(store: Store, path: str, kind: type[T], remedy: str) -> T:

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.fingerprint import content_digest
-from pipeline.storage.records import said_of
+from pipeline.storage.records import Record, said_of
 from pipeline.storage.store import Store, named
 from pipeline.training.status import CHECKPOINTS, MARKER
 
@@ -24,10 +24,8 @@ SHARE = re.compile(r"[0-9]{5}-[0-9]{4}\.safetensors")
 _OLDER = {"step", "folder", "pinned", "processes", "torch"}  # fields of markers of checkpoints with pickles
 
 
-class Marker(BaseModel):
+class Marker(Record):
     """The file that makes a checkpoint valid. `pinned`: digest of what the training is pinned to."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     step: int  # number of optimizer steps done
     folder: str  # folder of the shares, in the corpus

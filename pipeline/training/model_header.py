@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 
-from pydantic import BaseModel, ConfigDict
-
 from pipeline.base.errors import CorpusError, DamagedError
 from pipeline.corpus.standalone import REMEDY as EXPORTED
 from pipeline.corpus.standalone import TEXT
-from pipeline.storage.records import read_json, said_of
+from pipeline.storage.records import Record, read_json, said_of
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint_markers import Marker, markers
 from pipeline.training.record import BROKEN, RECORD, Pinned, read_started
@@ -21,13 +19,11 @@ VERSION = 1
 FROM_CHECKPOINT = "delete it and run pipeline train, which writes it again from the newest checkpoint, or restore it"
 
 
-class ModelHeader(BaseModel):
+class ModelHeader(Record):
     """The description of a trained model. `weights`: digest of their file, "" before the end of the training.
 
     `scaler`: digest of its file, "" in models of earlier versions.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     version: int = VERSION
     steps: int

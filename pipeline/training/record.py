@@ -14,7 +14,7 @@ from pipeline.base.errors import ConfigError, MissingError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage import layout
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.status import MODEL
 from stages.lcm.card import LcmCard, trained_lcms
@@ -28,41 +28,33 @@ _SHOWN = 120  # characters of a value in a message
 Fit = dict[str, str]  # the fields of a `FitRef`
 
 
-class PinnedIndex(BaseModel):
+class PinnedIndex(Record):
     """An index of the mix. `url`: of its corpus; "" for the corpus that the training belongs to."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     url: str
     digest: str
     weight: float
 
 
-class PinnedDecoder(BaseModel):
+class PinnedDecoder(Record):
     """The decoder through which a model learns: its card, and the digest of its files."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     model: str
     digest: str
 
 
-class PinnedTokenizer(BaseModel):
+class PinnedTokenizer(Record):
     """The tokenizer of a token language model: the card that it is of, and a digest of all that decides on ids."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     model: str
     digest: str
     vocabulary: int
 
 
-class Pinned(BaseModel):
+class Pinned(Record):
     """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM; tokenizer: of
     token language models.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     card: dict[str, Any]
     settings: dict[str, Any]

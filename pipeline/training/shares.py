@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch.distributed.checkpoint.metadata import (
@@ -35,6 +35,7 @@ from torch.futures import Future
 
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.fingerprint import content_digest
+from pipeline.storage.records import Record
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint_markers import PLAN
 
@@ -42,30 +43,24 @@ FILE_BYTES = 1 << 29
 Dtype = Literal["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
 
-class Piece(BaseModel):
+class Piece(Record):
     """A box of a tensor, and the file that holds it."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     file: str
     offsets: list[int]
     sizes: list[int]
 
 
-class Planned(BaseModel):
+class Planned(Record):
     """A tensor and its pieces, which cover it."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     dtype: Dtype
     size: list[int]
     pieces: list[Piece]
 
 
-class SharePlan(BaseModel):
+class SharePlan(Record):
     """Every tensor of a checkpoint by its name."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     tensors: dict[str, Planned]
 

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from pipeline.config.science import BASELINES, OWN, Claim, ScalingLaw, ScienceSettings
+from pipeline.storage.records import Record
 from pipeline.training.comparison.scaling import HIGHEST, LOWEST, Point, alphas, fitted
 from pipeline.training.evaluation.table import TITLES
 
@@ -25,27 +26,23 @@ Number = Annotated[float, Field(ge=-1e100, le=1e100)]  # whose square is a numbe
 Influences = Annotated[tuple[Number, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
 
 
-class Measurement(BaseModel):
+class Measurement(Record):
     """A number, and its standard error (over documents; 0: it has none).
 
     documents: how much each document moves it, the same ones for all rows; none: it is not a mean over documents.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     mean: Number
     error: Annotated[Number, Field(ge=0)] = 0.0
     documents: Influences = ()
 
 
-class SeedResult(BaseModel):
+class SeedResult(Record):
     """What was measured of one row and seed.
 
     asked: digest of everything that it depends on. judged: digest of what all rows are judged by, the documents among
     it; "" in results of earlier versions.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     asked: str
     judged: str = ""
@@ -53,10 +50,8 @@ class SeedResult(BaseModel):
     figures: dict[str, Measurement]
 
 
-class Timed(BaseModel):
+class Timed(Record):
     """What the number of steps of a row follows from. train: digest of its card and of its section train."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     minutes: float
     clock: str

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.base.formats import number
@@ -37,7 +37,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
-from pipeline.storage.records import parse_json, sealed
+from pipeline.storage.records import Record, parse_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.answers import Answers
 from pipeline.training.data.end_of_text import end_of_text_sentences
@@ -51,10 +51,8 @@ _BEGUN = 86_400.0  # seconds after which an unfinished index is abandoned
 _PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
 
 
-class IndexHeader(BaseModel):
+class IndexHeader(Record):
     """The description of an index. `encoder`, `scaler`, `rvq`: digests by content."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     version: int
     digest: str
@@ -75,7 +73,7 @@ class IndexHeader(BaseModel):
     weighted: bool  # whether there is a column `weight`
     embeddings: str  # embeddings of the end-of-text sentences, (3, dim) float16 in base64; earlier versions have two
     codes: str | None  # (3, codebooks) uint16
-    digests: dict[str, list[str]] = {}  # of the files of a split; earlier versions have none
+    digests: dict[str, list[str]] = Field(default_factory=dict)  # of the files of a split; earlier versions have none
 
 
 @dataclass(frozen=True, eq=False)
