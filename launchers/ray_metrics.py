@@ -28,12 +28,7 @@ COUNTERS = {  # name → what it counts, its labels besides the corpus
 def measured(events: Iterator[Event], corpus: str) -> Iterator[Event]:
     """Pass events on, and count them in metrics of the Ray that this process has joined.
 
-    Args:
-        events: the events of a run.
-        corpus: the name of the corpus, a label of every metric.
-
-    Yields:
-        The events.
+    `corpus`: its name, a label of every metric.
     """
     from ray.util.metrics import Counter
 

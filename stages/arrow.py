@@ -55,16 +55,7 @@ def columns_of_group(metadata: pq.FileMetaData, group: int) -> list[Any]:
     Arrow ends the process (SIGABRT) when it is asked for a column of which the footer says what cannot be, such as an
     unknown compression; when it is to read the column, it raises an error. So it is first told to read, from a file
     that gives nothing. Takes a third of a millisecond.
-
-    Args:
-        metadata: the footer.
-        group: the number of the row group.
-
-    Returns:
-        An object for every stored column, in their order.
-
-    Raises:
-        ArrowException: if the footer cannot be true of some column; also `OSError` and `UnicodeDecodeError`.
+    Raises `ArrowException`, `OSError` or `UnicodeDecodeError` if the footer cannot be true of some column.
     """
     file = pq.ParquetFile(pa.PythonFile(_NeverRead(), "r"), metadata=metadata, pre_buffer=False, buffer_size=1 << 16)
     with contextlib.suppress(_NotReadError):

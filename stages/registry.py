@@ -18,12 +18,8 @@ from stages.stage import Stage, StageSettings
 def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
     """Build a stage; torch is imported here.
 
-    Args:
-        settings: of one row-wise stage.
-        fits: the files of the fitted artifacts that it needs (`settings.fits`), by name.
-
-    Raises:
-        TypeError: if no stage has settings of this class.
+    `fits`: the files of the fitted artifacts that it needs (`settings.fits`), by name. Raises TypeError if no stage has
+    settings of this class.
     """
     match settings:
         case LanguageSettings():

@@ -299,14 +299,7 @@ def load_science(path: Path) -> Science:
 def load_ablation(path: Path) -> Science:
     """Read the file of an ablation, as `load_science` does; the row of all sentences comes first.
 
-    Args:
-        path: a file like `conf/ablation.yaml`.
-
-    Returns:
-        the comparison whose rows are the selections.
-
-    Raises:
-        ConfigError: or `CardError`, for what cannot be.
+    Raises `ConfigError` or `CardError` for what cannot be.
     """
     settings = _read(path, AblationSettings, "conf/ablation.yaml")
     here = path.resolve().parent

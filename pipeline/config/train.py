@@ -359,12 +359,7 @@ class TrainSettings(Settings):
     def with_steps_of(self, sentences: int, each: float) -> TrainSettings:
         """Return the settings with as many steps as `epochs` of this many sentences take, if that is set.
 
-        Args:
-            sentences: of an epoch.
-            each: how many a micro-batch really holds on average, at most `micro_concepts`.
-
-        Returns:
-            The settings.
+        `each`: how many sentences a micro-batch really holds on average, at most `micro_concepts`.
         """
         if self.epochs is None:
             return self

@@ -64,9 +64,7 @@ A_BEAT = Requests(puts=3, gets=1, heads=2, lists=2)  # of a worker: what it does
 def of_a_part(stages: int, files: Iterable[float]) -> Requests:
     """Return the requests of the work on a part that is segmented and visited once.
 
-    Args:
-        stages: row-wise stages, without segmenting.
-        files: bytes of each of its files.
+    `stages`: how many row-wise ones, without segmenting; `files`: bytes of each of its files.
     """
     return Requests(
         puts=2 + stages + sum(puts_of(stored) for stored in files),  # its mark, a receipt for each stage, the files

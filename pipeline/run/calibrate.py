@@ -139,10 +139,7 @@ def _measure(work: Callable[[int, int], int], items: int) -> _Measured:
     """Work on portions of some items, each four times as large as the one before, until one takes long enough.
 
     Only the last portion counts: networks need large batches for the rate that they have in a run.
-
-    Args:
-        work: works on a range of items, and returns how many sentences that were.
-        items: how many there are; the largest portion is all of them.
+    `work`: works on a range of items, and returns how many sentences that were. The largest portion is all items.
     """
     size = min(items, FIRST)
     work(0, size)  # the first time, libraries are still set up

@@ -107,17 +107,13 @@ class HostedWorker:
 class Host:
     """A process that works for this one, seen from this side.
 
-    `module`: the program it runs; `order`: the first message that it gets; `gpu`: whether it may see the GPUs.
+    Args:
+        order: what the process is told first; it is pickled.
+        module: the program that it runs.
+        gpu: whether it may see the GPUs.
     """
 
     def __init__(self, order: object, module: str, *, gpu: bool = False) -> None:
-        """Start the process, and send it its first message.
-
-        Args:
-            order: what the process is told first; it is pickled.
-            module: the program that it runs.
-            gpu: whether it may use GPUs.
-        """
         self.socket, theirs = socket.socketpair()
         ends, self._life = os.pipe()  # closed when this process ends, however it ends
         command = [sys.executable, "-m", module, str(theirs.fileno()), str(ends)]

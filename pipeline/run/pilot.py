@@ -57,11 +57,8 @@ def pilot_of(chunks: Sequence[ChunkState], rows: int) -> Pilot:
 def _expected(chunks: Sequence[ChunkState], segmented: int, held: int, rows: int) -> int:
     """Return how many further chunks will probably complete the pilot.
 
-    Args:
-        chunks: all chunks of the run.
-        segmented: how many of them, from the first on, are segmented.
-        held: the sentences that these hold; if there are none, the bytes of the others decide.
-        rows: the sentences that the pilot is to hold.
+    `segmented`: how many of the chunks, from the first on, are segmented; `held`: the sentences that these hold; if
+    there are none, the bytes of the others decide; `rows`: the sentences that the pilot is to hold.
     """
     if held:
         return int(MARGIN * (rows - held) * segmented / held) + 1

@@ -114,12 +114,7 @@ class ExportTarget:
         self.write_text(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
     def add(self, name: str, size: int) -> None:
-        """Take a file that another library has written into the folder for one of this export.
-
-        Args:
-            name: the file.
-            size: how many bytes it has.
-        """
+        """Take a file that another library has written into the folder for one of this export. `size`: its bytes."""
         self.written[name] = {"bytes": size}
 
     def _delete_written(self, store: Store) -> None:

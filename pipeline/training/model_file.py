@@ -163,15 +163,7 @@ def _changed(store: Store, run: str, path: str, again: str = "") -> CorpusError:
 def made_if_it_fits(card: LcmCard, make: Callable[[], Lcm]) -> Lcm:
     """Make a model with fresh weights, if this machine has the memory for them.
 
-    Args:
-        card: its architecture.
-        make: makes it.
-
-    Returns:
-        The model.
-
-    Raises:
-        CorpusError: if there is less memory than its weights take in float32; before any of it is taken.
+    Raises `CorpusError`, before any memory is taken, if there is less than its weights take in float32.
     """
     _check_memory(card, make)
     return make()

@@ -78,9 +78,7 @@ def _uneven(text: pa.Array) -> Ints:
 def folded(values: Hashes, edges: Ints) -> Hashes:
     """Return (groups,) one hash of the values of each group, in order; no group is empty.
 
-    Args:
-        values: (rows,) hashes.
-        edges: (groups + 1,) where each group begins, and the end of the last.
+    values: (rows,); edges: (groups + 1,) where each group begins, and the end of the last.
     """
     lengths = np.diff(edges)
     if not len(lengths):

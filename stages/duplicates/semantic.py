@@ -16,9 +16,7 @@ BLOCK = 1024  # embeddings that are compared with all others at once
 def similar(embeddings: npt.NDArray[np.float16], cosine: float) -> tuple[Ints, Ints]:
     """Return the first row that is similar to each one, itself if no earlier one is, and how many are, with itself.
 
-    Args:
-        embeddings: (rows, dim) of one cluster, in the order in which one is the first.
-        cosine: the least cosine of similar ones.
+    embeddings: (rows, dim) of one cluster, in the order in which one is the first; cosine: the least of similar ones.
     """
     rows = np.ascontiguousarray(embeddings)
     _, firsts, of, counts = np.unique(

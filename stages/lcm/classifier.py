@@ -82,14 +82,7 @@ class Classifier:
 
     def score(self, prompt: Sequence[str], output: Sequence[str]) -> float | None:
         """Return the probability of the card's class, from 0 to 1: the mean over the sentences of the output, or that
-        of the output after the prompt.
-
-        Args:
-            prompt: the sentences that precede the output.
-            output: the sentences that are judged.
-
-        Returns:
-            The probability; None if there are no sentences.
+        of the output after the prompt. None if there are no sentences.
         """
         if not output:
             return None

@@ -57,11 +57,8 @@ class CoherenceJudge:
     def scores(self, embeddings: Tensor) -> Tensor:
         """Return how probably each sentence follows the one before it, against another of its document.
 
-        Args:
-            embeddings: (sentences, dim) of a text.
-
-        Returns:
-            (sentences − 1,) float64 in [0, 1]. Real documents have about what `accuracy` says, shuffled ones one half.
+        (sentences, dim) of a text → (sentences − 1,) float64 in [0, 1]. Real documents have about what `accuracy` says,
+        shuffled ones one half.
         """
         x = (embeddings.to(self.mean.device).float() - self.mean) / self.std
         return torch.sigmoid(self.network(x[:-1], x[1:])).double().cpu()

@@ -15,12 +15,7 @@ def headlines(embeddings: npt.NDArray[Any], starts: Ints) -> Ints:
     """Return the place of each paragraph's headline: the sentence nearest to the mean of the paragraph; of equal ones
     the first.
 
-    Args:
-        embeddings: (sentences, dim).
-        starts: (paragraphs,) where paragraphs begin, ascending from 0.
-
-    Returns:
-        (paragraphs,) places.
+    embeddings: (sentences, dim); starts: (paragraphs,) where paragraphs begin, ascending from 0.
     """
     ends = np.append(starts[1:], len(embeddings))
     found = np.empty(len(starts), np.int64)

@@ -43,12 +43,6 @@ class Push:
     def __init__(self, repo: str, to: str, *, private: bool = False, replace: bool = False) -> None:
         """Check what can be checked before anything is written.
 
-        Args:
-            repo: the repository, `USER/NAME` or `ORGANISATION/NAME`.
-            to: the local folder that is uploaded.
-            private: whether a new repository is private.
-            replace: whether a repository that has files may be overwritten.
-
         Raises:
             ConfigError: for a name, a folder or a token that cannot work, or if the Hub is switched off.
         """

@@ -42,12 +42,7 @@ def pinned_of(store: Store, run: str) -> Pinned:
 def check_begun(row: str, config: RunConfig) -> None:
     """Check that a training, if it is begun, goes on with the settings that it began with.
 
-    Args:
-        row: the row, as the file names it.
-        config: the configuration that the file asks for.
-
-    Raises:
-        ConfigError: if it was begun with others.
+    `row`: as the file names it; `config`: what the file asks for. Raises `ConfigError` if it was begun with others.
     """
     pinned = begun(config)
     if pinned and (changed := differences(config, pinned)):

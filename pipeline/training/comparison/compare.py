@@ -323,16 +323,7 @@ class _Comparison:
         return f"{self.science.section}.{row}"
 
     def _without_measuring(self, row: str, seed: int, pinned: Pinned) -> RunConfig:
-        """Return the configuration of a training that is begun; with its own steps, if those of the row are not known.
-
-        Args:
-            row: the row.
-            seed: the seed of the training.
-            pinned: what it is pinned to.
-
-        Returns:
-            The configuration.
-        """
+        """Return the configuration of a training that is begun; with its own steps if those of the row are unknown."""
         settings = self.science.settings
         source = settings.objectives[row].steps_of or row
         if settings.minutes_of(source) is None or source in self.results.steps:

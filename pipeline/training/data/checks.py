@@ -193,12 +193,8 @@ def check_or_say(console: Console, corpus: Corpus, index: Index, families: Seque
 def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:
     """Count documents of the split validation whose texts other corpora of a mix have in the split train.
 
-    Args:
-        own: the index that is validated on.
-        others: those of the other corpora.
-
-    Returns:
-        How many there are; None if there are more documents than `COMPARED_DOCUMENTS`, which are not compared.
+    `own`: the index that is validated on. None if there are more documents than `COMPARED_DOCUMENTS`: these are not
+    compared.
     """
     if sum(counts[0] for one in (own, *others) for counts in one.about.splits.values()) > COMPARED_DOCUMENTS:
         return None

@@ -27,15 +27,8 @@ def with_plans(reader: PartReader, row_ranges: Records) -> Records:
     """Cut the row ranges of a part where paragraphs end, and put a plan before each paragraph.
 
     An answer begins a paragraph. Sentences of one paragraph that the selection separated (`drop-sentences`) stay one
-    paragraph of their sequence.
-
-    Args:
-        reader: the part.
-        row_ranges: those of all its sequences, in order.
-
-    Returns:
-        More row ranges, of which every paragraph's first is a plan, and the last has a break after it unless its
-        sequence ends.
+    paragraph of their sequence. `row_ranges`: those of all sequences of the part, in order. Of those that are returned,
+    every paragraph's first is a plan, and the last has a break after it unless its sequence ends.
     """
     if not len(row_ranges):
         return row_ranges
@@ -64,13 +57,7 @@ def with_plans(reader: PartReader, row_ranges: Records) -> Records:
 def _headlines(reader: PartReader, rows: Ints, starts: Ints) -> Ints:
     """Return the row of each paragraph's headline; in memory are a row group and the paragraph that reaches into it.
 
-    Args:
-        reader: the part.
-        rows: (n,) ascending rows.
-        starts: (paragraphs,) places in `rows` at which paragraphs begin.
-
-    Returns:
-        (paragraphs,) rows.
+    rows: (n,) ascending; starts: (paragraphs,) places in `rows` at which paragraphs begin.
     """
     found: list[Ints] = []
     ends = np.append(starts[1:], len(rows))

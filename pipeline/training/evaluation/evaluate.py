@@ -315,17 +315,9 @@ def _track(console: Console, store: Store, run: str, started: Started, split: st
 def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     """Return the index of the corpus that a training is pinned to, or what its selection gives now.
 
-    Args:
-        corpus: the corpus.
-        pinned: what the training is pinned to; if it was trained on answers, the index knows where they begin.
-            The index has no plans: held-out documents are the same for models with and without them. That of a model
-            with plans is made of the corpus as it is now.
-
-    Returns:
-        The index.
-
-    Raises:
-        ConfigError: if the corpus lacks a column that the training needs.
+    If it was trained on answers, the index knows where they begin. The index has no plans: held-out documents are the
+    same for models with and without them. That of a model with plans is made of the corpus as it is now. Raises
+    `ConfigError` if the corpus lacks a column that the training needs.
     """
     digest = pinned.indexes[0].digest
     if is_present(corpus, digest) and pinned.settings.get("plans", "none") == "none":
