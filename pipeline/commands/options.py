@@ -8,7 +8,7 @@ import importlib.abc
 import inspect
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -215,63 +215,43 @@ def _empty(parameter: Any) -> str:
     return f"{parameter.opts[0]} is empty; give a value ({told}), or leave it out"
 
 
-def load(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> RunConfig:
-    """Load the configuration of a file, with what the command line overrides.
+def with_options(overrides: list[str] | None, options: Mapping[str, object]) -> list[str]:
+    """Return what the command line overrides: by --set, and by those of `options` (setting → value) that are given."""
+    return [*(overrides or []), *(f"{setting}={value}" for setting, value in options.items() if value)]
 
-    Args:
-        config: a corpus.yaml.
-        overrides: settings as `section.key=value`.
-        launcher: the kind of launcher; None for that of the file.
 
-    Returns:
-        The checked configuration.
-    """
+def load(config: Path, overrides: list[str] | None = None) -> RunConfig:
+    """Load and check the configuration of a file, with what the command line overrides, as `section.key=value`."""
     from pipeline.config.load import load_config
 
-    chosen = [f"launcher.kind={launcher}"] if launcher else []
-    return load_config(config, [*(overrides or []), *chosen])
+    return load_config(config, overrides or [])
 
 
-def load_checked(config: Path, overrides: list[str] | None = None, launcher: str | None = None) -> Checked:
-    """Load a configuration, check everything that can be checked before work begins, and list the chunks of
-    its inputs.
-
-    Args:
-        config: a corpus.yaml.
-        overrides: settings as `section.key=value`.
-        launcher: the kind of launcher; None for that of the file.
-
-    Returns:
-        The configuration with the chunks of its inputs; warnings have been printed.
+def load_checked(config: Path, overrides: list[str] | None = None) -> Checked:
+    """Load a configuration, check everything that can be checked before work begins, print warnings, and list the
+    chunks of its inputs.
     """
     from launchers.dispatch import check_launcher
     from pipeline.console.activity import announced
     from pipeline.planning.checks import load_checked as load_all
 
-    chosen = [f"launcher.kind={launcher}"] if launcher else []
     without_pandas()
     with announced(notes, "checking the inputs"):
-        checked = load_all(config, [*(overrides or []), *chosen], [check_launcher])
+        checked = load_all(config, overrides or [], [check_launcher])
     for text in checked.notices:
         err.print(f"Warning: {visible(text)}", style="yellow", markup=False, highlight=False)
     return checked
 
 
-def submits_ray_job(config: Path, overrides: list[str], launcher: str | None) -> bool:
+def submits_ray_job(config: Path, overrides: list[str]) -> bool:
     """Return whether a run is submitted to a cluster, which may see inputs that this machine does not see.
 
-    Args:
-        config: a corpus.yaml.
-        overrides: settings as `section.key=value`.
-        launcher: the kind of launcher; None for that of the file.
-
-    Returns:
-        False also for a file that cannot be read: whatever loads it says why.
+    False also for a file that cannot be read: whatever loads it says why.
     """
     from launchers.dispatch import is_ray_job
     from pipeline.config.load import read_config
 
-    found, _ = read_config(config, [*overrides, *([f"launcher.kind={launcher}"] if launcher else [])])
+    found, _ = read_config(config, overrides)
     return found is not None and is_ray_job(found)
 
 

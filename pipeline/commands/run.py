@@ -25,6 +25,7 @@ from pipeline.commands.options import (
     open_corpus,
     out,
     submits_ray_job,
+    with_options,
     without_pandas,
 )
 from pipeline.config.stages import FITS
@@ -103,13 +104,13 @@ def run(
     from pipeline.run.run import run as run_corpus
     from pipeline.storage.store import Store
 
-    settings = [*(overrides or []), *([f"launcher.address={address}"] if address else [])]
+    settings = with_options(overrides, {"launcher.address": address, "launcher.kind": launcher})
     options = RunOptions(only, until, refit or (), take_over, accept_removal, asker(), strict)
-    if submits_ray_job(config, settings, launcher):
+    if submits_ray_job(config, settings):
         from launchers.ray_job import run_as_job, run_command
 
-        raise typer.Exit(run_as_job(out, load(config, settings, launcher), run_command(options)))
-    checked = load_checked(config, settings, launcher)
+        raise typer.Exit(run_as_job(out, load(config, settings), run_command(options)))
+    checked = load_checked(config, settings)
     resolved, options = checked.config, replace(options, chunks=checked.chunks)
     try:
         submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
@@ -247,7 +248,7 @@ def retry(
             "say what to retry: --quarantined, or --reason REASON; pipeline run itself tries again what an earlier run "
             "set aside or failed at"
         )
-    resolved, options = load(config, overrides, launcher), RunOptions()
+    resolved, options = load(config, with_options(overrides, {"launcher.kind": launcher})), RunOptions()
     try:
         retry_chunks(out, resolved, reason, options, backend_of(resolved, options))
     except KeyboardInterrupt:

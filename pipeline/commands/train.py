@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipeline.commands.options import ConfigPath, CorpusPlace, Overrides, err, load, open_corpus, out, tell_changes
+from pipeline.commands.options import (
+    ConfigPath,
+    CorpusPlace,
+    Overrides,
+    err,
+    load,
+    open_corpus,
+    out,
+    tell_changes,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from pipeline.config.train import TrainSettings
@@ -152,8 +162,8 @@ def train(
     from pipeline.corpus.runs import NoRunError
     from pipeline.storage.store import Store
 
-    chosen = [*(overrides or []), *([f"train.processes={processes}"] if processes else [])]
-    resolved = load(config, [*chosen, *([f"launcher.address={address}"] if address else [])], launcher)
+    options = {"train.processes": processes, "launcher.address": address, "launcher.kind": launcher}
+    resolved = load(config, with_options(overrides, options))
     if is_ray_job(resolved):
         from launchers.ray_job import run_as_job, train_command
 
