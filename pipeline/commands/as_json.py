@@ -310,15 +310,14 @@ def select(place: str, corpus: Corpus, rules: SelectOptions) -> dict[str, Any]:
 
 def inspect(corpus: Corpus, options: InspectOptions) -> dict[str, Any]:
     """Return quality by language and length, scores, and the worst rows."""
-    from pipeline.base.errors import ConfigError, CorpusError
+    from pipeline.base.errors import ConfigError
     from pipeline.corpus.accounting import compute_accounting
     from pipeline.quality.inspect import SHOWN_ROWS, SHOWN_WORST, condition_of
     from pipeline.quality.measures import QUANTILES, corpus_bleu_of, measure, measure_scores, worst_rows
 
     if options.to is not None or options.columns is not None:
         raise ConfigError("--json is for the screen; leave out --to and --columns")
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    corpus.check_is_begun()
     condition = condition_of(corpus, options.where, options.lang)
     most = options.max_rows or SHOWN_ROWS
     quality = measure(corpus, most, condition)

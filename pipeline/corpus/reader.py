@@ -166,6 +166,11 @@ class Corpus:
         absent = {name: f"{not_made(name)}: pipeline run does that" for name in set(ROW_COLUMNS) - set(types)}
         return parse(text, types, origin, absent=absent, kept=kept)
 
+    def check_is_begun(self) -> None:
+        """Raise `CorpusError` if no part is finished yet."""
+        if not self.parts:
+            raise CorpusError(f"{self.url} has no finished part yet; see: pipeline status {self.url}")
+
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
         """Return columns side by side (all row columns, if none is named).
 
@@ -175,10 +180,8 @@ class Corpus:
         the sentence stands.
         """
         if part is None:
-            tables = list(self.scan(*columns))
-            if not tables:
-                raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
-            return pa.concat_tables(tables)
+            self.check_is_begun()
+            return pa.concat_tables(self.scan(*columns))
         with self.reader(part) as reader:
             names = self._checked(columns or tuple(self.columns), reader.columns, f"part {reader.part}")
             return reader.read(names)
@@ -472,8 +475,7 @@ class Corpus:
         """Return the named columns, which must exist, or all row columns. Raises `CorpusError` if no part is
         finished.
         """
-        if not self.parts:
-            raise CorpusError(f"{self.url} has no finished part; run: pipeline run corpus.yaml")
+        self.check_is_begun()
         return self._checked(columns or tuple(self.columns), self.catalogue, self.url)
 
     def _where(self, where: Condition | str | None) -> Condition | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
@@ -41,8 +41,7 @@ def families_of(corpus: Corpus) -> list[str]:
     """Return the families of files that every part has, `documents` first. Raises `CorpusError` before the
     first part.
     """
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part; run: pipeline run corpus.yaml")
+    corpus.check_is_begun()
     there = {column.family for column in corpus.catalogue.values()}
     return [family for family in ("documents", *layout.ROW_FAMILIES) if family in there]
 

@@ -26,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError
 from pipeline.base.plain_json import to_json
 from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
@@ -195,8 +195,7 @@ def _default_columns(corpus: Corpus) -> tuple[str, ...]:
 
 
 def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> None:
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part; run: pipeline run corpus.yaml")
+    corpus.check_is_begun()
     for name in names:
         if name not in corpus.catalogue:
             raise ConfigError(f"--columns: {no_column(name, corpus.catalogue)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number, plain, size
 from pipeline.base.messages import print_plain
 from pipeline.conditions.condition import Condition
@@ -45,8 +45,7 @@ def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) ->
     Raises:
         CorpusError: if no part is finished.
     """
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    corpus.check_is_begun()
     condition = condition_of(corpus, options.where, options.lang)
     if options.to is None:
         _show(console, corpus, condition, options)

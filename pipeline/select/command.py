@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number, plain
 from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
@@ -49,8 +49,7 @@ def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
         CorpusError: if no part is finished.
         ConfigError: for a value that is not allowed.
     """
-    if not corpus.parts:
-        raise CorpusError(f"{corpus.url} has no finished part yet; see: pipeline status {corpus.url}")
+    corpus.check_is_begun()
     config: dict[str, Any]
     if place.endswith((".yaml", ".yml")):
         config = load_config(Path(place)).model_dump(mode="json")
