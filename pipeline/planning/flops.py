@@ -148,15 +148,13 @@ def lcm_writing_flops(card: LcmCard, sonar: ModelCard, sentences: float, length:
     return encoded * encoding + model + written * decoding
 
 
-def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = CODEBOOKS, units: int = UNITS) -> float:
+def training_flops(card: LcmCard, dim: int, sentences: int) -> float:
     """Return the FLOPs of training on one sentence, as the MFU counts them.
 
     Args:
         card: the LCM.
         dim: the width of embeddings.
         sentences: the length of documents; longer ones than the model's context are cut.
-        codebooks: how many codebooks a model on codes has.
-        units: how many codes a codebook has.
 
     Returns:
         FLOPs per sentence, forward and backward.
@@ -172,25 +170,15 @@ def training_flops(card: LcmCard, dim: int, sentences: int, codebooks: int = COD
     length = min(sentences, card.context)
     with without_memory():
         scaler = RobustScaler(median=torch.zeros(dim), iqr=torch.ones(dim))
-        books = Codebooks(torch.zeros(codebooks, units, dim)) if card.quantised else None
+        books = Codebooks(torch.zeros(CODEBOOKS, UNITS, dim)) if card.quantised else None
         model = build(card, scaler, books)
         embeddings = torch.zeros(length, dim)
     return model.flops(of_documents([embeddings])) / length
 
 
-def checked_numbers(text: str, option: str, least: float) -> list[float]:
-    """Parse a list of numbers such as `500,2e3`.
-
-    Args:
-        text: the list.
-        option: the option that holds it, for messages.
-        least: the smallest number that is allowed.
-
-    Returns:
-        The numbers.
-
-    Raises:
-        ConfigError: for what is not a number, or not between `least` and 10⁹.
+def checked_numbers(text: str, option: str) -> list[float]:
+    """Parse a list of numbers such as `500,2e3`. Raises ConfigError, which names the option, for what is not a number,
+    or not between 1 and 10⁹.
     """
     found = []
     for one in text.split(","):
@@ -200,8 +188,8 @@ def checked_numbers(text: str, option: str, least: float) -> list[float]:
             raise ConfigError(
                 f"{option} {text}: {one!r} is not a number; give numbers with commas, e.g. 500,2000"
             ) from None
-        if not least <= value <= 1e9:
-            raise ConfigError(f"{option} {text}: {one} is not between {least:g} and 1e9")
+        if not 1 <= value <= 1e9:
+            raise ConfigError(f"{option} {text}: {one} is not between 1 and 1e9")
         found.append(value)
     return found
 

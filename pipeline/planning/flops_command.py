@@ -65,8 +65,8 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
                 "with at most that many"
             )
     sonar = load_card(options.sonar)
-    tokens = [round(value) for value in checked_numbers(options.tokens, "--tokens", 1)]
-    lengths = checked_numbers(options.sentence_tokens, "--sentence-tokens", 1)
+    tokens = [round(value) for value in checked_numbers(options.tokens, "--tokens")]
+    lengths = checked_numbers(options.sentence_tokens, "--sentence-tokens")
     found = writing_cost(cards, sonar, tokens, lengths, options.assumed)
     training = {card.name: training_flops(card, sonar.dim, options.sentences) for card in cards}
     training |= {llm.name: llm.training_flops(2048) for llm in LLMS}
@@ -145,8 +145,8 @@ def _assumptions(sonar: ModelCard, cards: list[LcmCard], options: FlopsOptions) 
             drawn[card.name] = f"{sampling.steps} steps, {guided}"
         elif card.quantised:
             drawn[card.name] = f"a step for each of {CODEBOOKS} codebooks of {number(UNITS)} units, {guided}"
-    longest = max(checked_numbers(options.tokens, "--tokens", 1))
-    most = longest / min(checked_numbers(options.sentence_tokens, "--sentence-tokens", 1))
+    longest = max(checked_numbers(options.tokens, "--tokens"))
+    most = longest / min(checked_numbers(options.sentence_tokens, "--sentence-tokens"))
     return [
         f"{assumed.generated:.0%} of a text is written, the rest is its prompt; keys and values are kept",
         f"encoder and decoder: {sonar.name}, with the logits of its {number(sonar.vocab_size)} tokens, greedy",

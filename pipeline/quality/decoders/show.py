@@ -118,9 +118,9 @@ def figures(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> dict[str
     """Return the figures by the names of their files."""
     names, first = _names(found), found[0]
 
-    def curves(columns: Sequence[Scores], places: Sequence[float], scale: float = 1.0) -> dict[str, Line]:
+    def curves(columns: Sequence[Scores], places: Sequence[float]) -> dict[str, Line]:
         return {
-            name: Line(places, *zip(*((m.mean, m.error) for m in map(sample.mean, scale * one.T)), strict=True))
+            name: Line(places, *zip(*((m.mean, m.error) for m in map(sample.mean, one.T)), strict=True))
             for name, one in zip(names, columns, strict=True)
         }
 

@@ -116,6 +116,7 @@ def _attribute(name: str, value: str, prefix: str) -> str:
 SIZE = (4.6, 2.8)  # inches: text is readable on a phone, and two plots fit side by side on a desktop
 FEW = 10  # rows; a point with fewer is hollow
 COLORS = (BLUE, ORANGE, GREEN)
+BARS = 40  # of a histogram
 CELLS = 40
 
 
@@ -139,9 +140,7 @@ def _plot(prefix: str, label: str, height: float = SIZE[1]) -> Iterator[Plot]:
         plot.svg = _to_svg(figure, prefix, label)
 
 
-def histogram(
-    prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple[float, float] | None = None, bins: int = 40
-) -> str:
+def histogram(prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple[float, float] | None = None) -> str:
     """Plot the distribution of one or more series, as shares.
 
     Values beyond the right end are counted in the last bar.
@@ -151,7 +150,6 @@ def histogram(
         series: name → values; NaN is left out.
         x: the label of the axis.
         limits: the left and the right end; None for those of 99.5 % of the values.
-        bins: how many bars there are.
 
     Returns:
         The SVG element.
@@ -159,7 +157,7 @@ def histogram(
     series = {name: finite(values) for name, values in series.items()}
     values = np.concatenate(list(series.values()))
     low, high = limits or (float(values.min()), float(np.quantile(values, 0.995)))
-    high = high if high > low else low + 1
+    high, bins = high if high > low else low + 1, BARS
     if limits is None and all(np.array_equal(one, np.rint(one)) for one in series.values()):  # counts: whole bars
         step = max(1, int(np.ceil((high - low + 1) / bins)))
         low, high = low - 0.5, low - 0.5 + step * np.ceil((high - low + 1) / step)

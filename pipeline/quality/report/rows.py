@@ -123,17 +123,8 @@ class _Extremes:
         self.rows = list(distinct.values())[:EXAMPLES]
 
 
-def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_VECTORS) -> ReportRows:
-    """Read what the report shows of rows.
-
-    Args:
-        corpus: the corpus.
-        max_rows: read only about this many rows, the first ones.
-        max_vectors: read only about this many embeddings, for their norms.
-
-    Returns:
-        Columns as arrays, and examples.
-    """
+def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS) -> ReportRows:
+    """Read what the report shows of rows: of about `max_rows`, the first ones."""
     there = corpus.catalogue
     scores = [name for name in SCORES if name in there]
     lists = [name for name in BY_NOISE if name in there]
@@ -163,7 +154,7 @@ def read_rows(corpus: Corpus, max_rows: int = MAX_ROWS, max_vectors: int = MAX_V
         for end in ends.values():
             end.add(table.select(shown))
         read += batch.rows
-    norms, norm_lang = _norms(corpus, codes, min(max_vectors, max_rows))
+    norms, norm_lang = _norms(corpus, codes, min(MAX_VECTORS, max_rows))
     found = {name: ends[name].rows if name in ends else [] for name in ENDS}
     whole = {name: _joined(arrays) for name, arrays in kept.items()}
     return ReportRows(

@@ -60,9 +60,9 @@ def fitted(sizes: Numbers, values: Numbers) -> PowerLaw:
     return PowerLaw(float(a * middle**alpha), alpha, float(b), float(np.abs(a * x + b - values).max()))
 
 
-def alphas(points: Sequence[Point], seed: int = 0) -> tuple[float, float]:
+def alphas(points: Sequence[Point]) -> tuple[float, float]:
     """Return the range in which α lies in 95 of 100 fits to what other documents and seeds might have given."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     sizes = np.array([one.size for one in points])
     means, spreads = np.array([one.mean for one in points]), np.array([one.spread for one in points])
     moved = np.array([one.documents for one in points])
