@@ -131,14 +131,12 @@ class ChunkState:
     def sums(self) -> Counters:
         """Return the counters of the chunk's receipts."""
         opened = self._open()
-        if not opened:
-            return NOT_SEGMENTED
-        return counters_of(opened[0], ((part.receipts, part.missing) for part in opened[1]))
+        return _sums(opened) if opened else NOT_SEGMENTED
 
     def problems(self) -> list[str]:
         """Say where the receipts of the chunk do not agree with each other."""
         opened = self._open()
-        return problems_of(opened[0], [part.receipts for part in opened[1]]) if opened else []
+        return _problems(opened) if opened else []
 
 
 @dataclass(frozen=True)
@@ -154,8 +152,12 @@ class _Unfolded:
         return tuple(dict.fromkeys(stage for gap in self.gaps for stage in gap.missing))
 
 
-def _itself(opened: Opened) -> Opened:
-    return opened
+def _sums(opened: Opened) -> Counters:
+    return counters_of(opened[0], ((part.receipts, part.missing) for part in opened[1]))
+
+
+def _problems(opened: Opened) -> list[str]:
+    return problems_of(opened[0], [part.receipts for part in opened[1]])
 
 
 class States(Sequence[ChunkState]):
@@ -207,17 +209,15 @@ class States(Sequence[ChunkState]):
             entries = [(listed.chunks[one].id, listed.fingerprints[one].as_py().hex()) for one in batch]
             for number, opened in zip(batch, read_chunks(self.store, self.view, entries), strict=True):
                 if opened:
-                    state = ChunkState(
-                        listed.chunks[number], opened[0].fingerprint, load=functools.partial(_itself, opened)
-                    )
-                    add(self.total, state.sums())
-                    self.problems += state.problems()
-                    numbers = [layout.part_number(part.ref.part) for part in opened[1]]
-                    parts = zip(numbers, opened[1], strict=True)
-                    gaps = tuple(Gap(at, part.missing, part.rows) for at, part in parts if part.missing)
-                    counts = numbers, opened[0].sentences
+                    receipt, parts = opened
+                    add(self.total, _sums(opened))
+                    self.problems += _problems(opened)
+                    numbers = [layout.part_number(part.ref.part) for part in parts]
+                    found = zip(numbers, parts, strict=True)
+                    gaps = tuple(Gap(at, part.missing, part.rows) for at, part in found if part.missing)
+                    counts = numbers, receipt.sentences
                     self.unfolded[number] = _Unfolded(counts, gaps, opened if len(there) <= KEPT else None)
-                    columns = (frozenset().union(*(r.columns for r in p.receipts.values())) for p in opened[1])
+                    columns = (frozenset().union(*(r.columns for r in p.receipts.values())) for p in parts)
                     self._columns = list(dict.fromkeys((*self._columns, *columns)))
         unsegmented = len(among) - len(self.unfolded)
         if unsegmented:
