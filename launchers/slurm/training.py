@@ -63,7 +63,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
     Returns:
         The folder of the training; None if the model is trained already.
     """
-    from pipeline.training.run import alone, check, known_processes, say_purged, settings_of
+    from pipeline.training.run import alone, check, known_processes, say_trained, settings_of
 
     settings, store = settings_of(config), Corpus(config.output).store
     root = jobs_root(config.launcher.folder, config.output)
@@ -76,8 +76,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
         run, processes = checked.run, known_processes(config)
         if checked.is_trained:
             checked.begin(processes)
-            console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
-            say_purged(console, store, run)
+            say_trained(console, store, run)
             return None
         inside = ("--container", config.launcher.container) if config.launcher.container else ()
         command = pipeline_command(config.launcher.container, "training", store.url, run, *patience_of(config), *inside)

@@ -103,8 +103,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         if checked.is_trained:
             checked.begin(1)
             check_model(store, run)
-            console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
-            say_purged(console, store, run)
+            say_trained(console, store, run)
             return
         if spread is None:
             check_fits(store, checked.started.pinned)
@@ -116,14 +115,15 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     print_plain(console, f"{_learned(store, run)}: {config.output}/{run}")
 
 
-def say_purged(console: Console, store: Store, run: str) -> None:
-    """Print a line if a trained model learned from documents that have been purged since.
+def say_trained(console: Console, store: Store, run: str) -> None:
+    """Say that a model is trained, and whether it learned from documents that have been purged since.
 
     Args:
         console: where it is printed.
         store: the corpus, which is looked at, and so are the others of the mix.
         run: the folder of the training.
     """
+    console.print(f"{run} is trained: nothing to do (--fresh starts over)", markup=False, highlight=False)
     started = read_started(store, run)
     places = zip(places_of_indexes(started.pinned, started.settings), started.pinned.indexes, strict=True)
     if any(one.digest[:12] in purged_from(Store(url) if url else store) for url, one in places):

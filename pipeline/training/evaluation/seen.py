@@ -119,42 +119,38 @@ def seen_by(sources: Iterable[Source], index: Index, held: HeldOut) -> tuple[set
     return seen, is_known
 
 
-def learned_by_weights(place: str) -> Iterator[Source]:
+def learned_by_weights(place: str, seen: frozenset[str] = frozenset()) -> Iterator[Source]:
     """Yield the indexes that a model learned from, as `learned_from` does, by its folder alone."""
     try:
         pinned = model_header(*located(place)).pinned
     except PipelineError:
         yield (), ""
         return
-    yield from learned_from(place, pinned)
+    yield from learned_from(place, pinned, seen)
 
 
-def learned_from(place: str, pinned: Pinned) -> Iterator[Source]:
-    """Yield the indexes that a model learned from, and those of its initial weights.
+def learned_from(place: str, pinned: Pinned, seen: frozenset[str] = frozenset()) -> Iterator[Source]:
+    """Yield the indexes that a model learned from, and those of its initial weights, which are looked at once.
 
     There is no corpus, and no digest, for initial weights that are gone.
+
+    Args:
+        place: the folder of the model.
+        pinned: what it is pinned to.
+        seen: the folders of models that began with its weights.
+
+    Yields:
+        The indexes.
     """
-    seen: set[str] = set()
-    while True:
-        (store, run), urls, begun = (
-            located(place),
-            [one.url for one in pinned.indexes],
-            pinned.settings.get("init_from"),
-        )
-        with contextlib.suppress(PipelineError):  # an exported model has no record of its training
-            settings = read_started(store, run).settings
-            urls, begun = places_of_indexes(pinned, settings), settings.init_from
-        for url, of_mix in zip(urls, pinned.indexes, strict=True):
-            yield (url or store.url,), of_mix.digest
-        seen.add(place)
-        place = str(begun or place)
-        if place in seen:
-            return
-        try:
-            pinned = model_header(*located(place)).pinned
-        except PipelineError:
-            yield (), ""
-            return
+    store, run = located(place)
+    urls, begun = [one.url for one in pinned.indexes], pinned.settings.get("init_from")
+    with contextlib.suppress(PipelineError):  # an exported model has no record of its training
+        settings = read_started(store, run).settings
+        urls, begun = places_of_indexes(pinned, settings), settings.init_from
+    for url, of_mix in zip(urls, pinned.indexes, strict=True):
+        yield (url or store.url,), of_mix.digest
+    if begun and str(begun) not in (seen := seen | {place}):
+        yield from learned_by_weights(str(begun), seen)
 
 
 def _index_at(url: str, digest: str) -> Index | None:
