@@ -5,12 +5,13 @@ Those that ship are in folders of `conf/`. Reading a card opens no file of the m
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
 from pydantic import (
@@ -87,6 +88,11 @@ def card_json(path: Path) -> str:
 @lru_cache(256)  # of the texts: a plan asks for the same few cards many times, and YAML is slow
 def _as_json(text: str) -> str:
     return json.dumps(load_yaml(text))
+
+
+def digest_of(described: list[Any]) -> str:
+    """Return 16 hex digits of what of a card results depend on."""
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def is_folder(place: str) -> bool:

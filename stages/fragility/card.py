@@ -4,14 +4,12 @@ ship.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from stages.cards import read_card, shipped
+from stages.cards import digest_of, read_card, shipped
 from stages.hub_card import HubCard
 
 
@@ -31,8 +29,7 @@ class ExternalCard(HubCard):
     @property
     def digest(self) -> str:
         """A digest that changes whenever embeddings could."""
-        described = [self.place, self.sha256, self.config, self.pooling, self.max_tokens]
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of([self.place, self.sha256, self.config, self.pooling, self.max_tokens])
 
 
 def shipped_external_cards() -> dict[str, Path]:

