@@ -10,7 +10,20 @@ import typer
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.messages import print_plain
-from pipeline.commands.options import AsJson, CorpusPlace, err, load, open_corpus, out, share_of
+from pipeline.commands.options import (
+    AsJson,
+    Broken,
+    CorpusPlace,
+    MinSentences,
+    NewFolder,
+    Strict,
+    Where,
+    err,
+    load,
+    open_corpus,
+    out,
+    share_of,
+)
 
 
 def inspect(
@@ -74,20 +87,9 @@ def inspect(
 
 def select(
     place: CorpusPlace,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
-    ] = None,
-    broken: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOW",
-            help="documents that lose sentences: split-documents (default), drop-sentences or drop-documents",
-        ),
-    ] = None,
-    min_sentences: Annotated[
-        int | None, typer.Option(metavar="N", help="leave out documents, or pieces of documents, with fewer sentences")
-    ] = None,
+    where: Where = None,
+    broken: Broken = None,
+    min_sentences: MinSentences = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which sentences a trainer and an export use, and what each clause removes.
@@ -130,14 +132,10 @@ def export(
             help="the layout to write: parquet, numpy, webdataset, lance, hub, lcm or sonar-llm",
         ),
     ],
-    to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
-    where: Annotated[
-        str | None, typer.Option(metavar="CONDITION", help="condition to use instead of select.where")
-    ] = None,
-    broken: Annotated[str | None, typer.Option(metavar="HOW", help="value to use instead of select.broken")] = None,
-    min_sentences: Annotated[
-        int | None, typer.Option(metavar="N", help="value to use instead of select.min_sentences")
-    ] = None,
+    to: NewFolder,
+    where: Where = None,
+    broken: Broken = None,
+    min_sentences: MinSentences = None,
     vectors: Annotated[
         str | None,
         typer.Option(
@@ -309,9 +307,7 @@ def report(
         bool,
         typer.Option("--interactive", help="instead, a page to explore a sample in (report/interactive.html)"),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
-    ] = False,
+    strict: Strict = False,
 ) -> None:
     """Write a report: one self-contained HTML file with plots, tables and examples that opens offline.
 

@@ -92,6 +92,32 @@ LogFormat = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts; its keys do not change")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
+]
+Broken = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="documents that lose sentences, instead of select.broken: split-documents, drop-sentences or "
+        "drop-documents",
+    ),
+]
+MinSentences = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="leave out documents, or pieces of documents, with fewer sentences, instead of select.min_sentences",
+    ),
+]
+NewFolder = Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
+]
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

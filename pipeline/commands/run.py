@@ -15,6 +15,7 @@ from pipeline.commands.options import (
     CorpusPlace,
     Only,
     Overrides,
+    Strict,
     Until,
     asker,
     err,
@@ -67,9 +68,7 @@ def run(
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="for --launcher slurm: follow the run to its end")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="exit code 1 if something that report.expect says does not hold")
-    ] = False,
+    strict: Strict = False,
     overrides: Overrides = None,
 ) -> None:
     """Bring a corpus up to date: segment, encode, fit, score whatever is missing or stale.

@@ -10,7 +10,7 @@ import typer
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
-from pipeline.commands.options import AsJson, out
+from pipeline.commands.options import AsJson, Steps, out
 
 
 def init(
@@ -163,10 +163,7 @@ def flops(
     ] = "10,20,40",
     sentences: Annotated[int, typer.Option(min=1, metavar="N", help="training: sentences of a document")] = 78,
     generated: Annotated[float, typer.Option(metavar="SHARE", help="share of a text that is written")] = 0.5,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)"),
-    ] = None,
+    steps: Steps = None,
     guidance: Annotated[
         float | None, typer.Option(min=0, help="guidance scale (default: the paper's); 1 turns guidance off")
     ] = None,

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import (
+    Broken,
     ConfigPath,
     CorpusPlace,
+    MinSentences,
+    NewFolder,
     Overrides,
+    Steps,
+    Where,
     err,
     load,
     open_corpus,
@@ -23,9 +28,6 @@ from pipeline.commands.options import (
 if TYPE_CHECKING:
     from pipeline.config.train import TrainSettings
 
-Steps = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="diffusion models: denoising steps per sentence (default: 40)")
-]
 Guidance = Annotated[
     float | None,
     typer.Option(min=0, help="diffusion models: guidance scale (default: the paper's); 1 turns guidance off"),
@@ -83,14 +85,9 @@ Seed = Annotated[int, typer.Option(min=0, help="seed of the noise and of every r
 
 def index(
     place: CorpusPlace,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
-    ] = None,
-    broken: Annotated[str | None, typer.Option(metavar="HOW", help="value to use instead of select.broken")] = None,
-    min_sentences: Annotated[
-        int | None, typer.Option(metavar="N", help="value to use instead of select.min_sentences")
-    ] = None,
+    where: Where = None,
+    broken: Broken = None,
+    min_sentences: MinSentences = None,
     answers: Annotated[
         str | None,
         typer.Option(
@@ -447,7 +444,7 @@ def generate(
 def export_model(
     place: CorpusPlace,
     model: Annotated[str, typer.Option(metavar="MODEL", help="name of a finished training of the corpus")],
-    to: Annotated[str, typer.Option(metavar="URL", help="the folder to create: a path or any fsspec URL")],
+    to: NewFolder,
     licence: Annotated[
         str, typer.Option(metavar="ID", help="licence of the weights, such as cc-by-4.0")
     ] = "not stated",
