@@ -337,7 +337,7 @@ def report(
         show_expectations,
     )
     from pipeline.quality.explore import write_explorer
-    from pipeline.quality.report import write_corpus_report
+    from pipeline.quality.report import write_report
     from pipeline.quality.report.compared import compare_corpora
 
     if interactive and compare:
@@ -355,7 +355,7 @@ def report(
         place = write_explorer(corpus, to, settings.max_rows, expected)
     else:
         say = partial(err.print, markup=False, highlight=False)
-        place = write_corpus_report(corpus, to, say, settings.max_rows, expected, compared)
+        place = write_report(corpus, to, say, settings.max_rows, expected, compared)
     show_expectations(out, expected)
     print_plain(out, f"{place} written")
     if strict and (failed := failed_expectations(expected)):

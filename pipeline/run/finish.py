@@ -175,12 +175,12 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
     if not plan.config.report:
         return
     from pipeline.quality.explore import PLACE, write_explorer
-    from pipeline.quality.report import write_corpus_report  # imports matplotlib
+    from pipeline.quality.report import write_report  # imports matplotlib
 
     corpus = Corpus(plan.config.output, plan.view)
     if corpus.parts:
         with announced(console, "writing the report"):
-            place = write_corpus_report(
+            place = write_report(
                 corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
             )
         print_plain(console, f"report: {place}")

@@ -15,7 +15,7 @@ from pydantic import Field
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
-from stages.cards import CardError, read_card, shipped
+from stages.cards import CardError, read_card
 from stages.device import prepare_cuda
 from stages.hub_card import HubCard
 
@@ -33,11 +33,6 @@ class ClassifierCard(HubCard):
         default=False, description="whether it judges a text after its prompt, both as a whole, and not each sentence"
     )
     max_tokens: Annotated[int, Field(ge=8, description="its context; longer texts are cut off at their end")]
-
-
-def shipped_classifier_cards() -> list[str]:
-    """Return the names of the cards that ship."""
-    return list(shipped("classifiers"))
 
 
 def load_classifier_card(name_or_path: str) -> ClassifierCard:

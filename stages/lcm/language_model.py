@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
-from stages.cards import CardError, read_card, shipped
+from stages.cards import CardError, read_card
 from stages.device import prepare_cuda
 from stages.hub_card import FILES, HubCard
 
@@ -42,11 +42,6 @@ class LanguageCard(HubCard):
     def needed(self) -> tuple[str, ...]:
         """Return the names of its files."""
         return FILES if self.gguf is None else (self.gguf,)
-
-
-def shipped_language_cards() -> list[str]:
-    """Return the names of the cards that ship."""
-    return list(shipped("language"))
 
 
 def load_language_card(name_or_path: str) -> LanguageCard:

@@ -150,47 +150,12 @@ PLACE = "report/index.html"
 def write_report(
     corpus: Corpus,
     to: str | None = None,
-    fits: Sequence[FitSummary] = (),
-    drift: Sequence[Drift] = (),
-    removed: Sequence[tuple[str, int]] = (),
+    say: Callable[[str], None] = print,
     max_rows: int = MAX_ROWS,
     expected: Sequence[Expectation] = (),
     compared: Section | None = None,
 ) -> str:
-    """Write the report, and return its path or URL.
-
-    Args:
-        corpus: the corpus.
-        to: the file; by default `report/index.html` in the corpus.
-        fits: the artifacts that the run depends on.
-        drift: how later data differs from what they were fitted on.
-        removed: under `select`, the reasons for which sentences are left out, and what is kept.
-        max_rows: read only about this many rows.
-        expected: what was expected of the corpus, and whether it holds.
-        compared: a comparison with another corpus.
-
-    Returns:
-        The path or URL of the report.
-
-    Raises:
-        PipelineError: if the corpus is damaged, documents were purged from it meanwhile, or the file cannot be written;
-            an older file then stays as it was, unless it may quote what was purged.
-    """
-    page = render(gather(corpus, max_rows), fits, drift, removed, expected, compared)
-    place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
-    write_page(corpus, place, page.encode())
-    return place
-
-
-def write_corpus_report(
-    corpus: Corpus,
-    to: str | None,
-    say: Callable[[str], None],
-    max_rows: int = MAX_ROWS,
-    expected: Sequence[Expectation] = (),
-    compared: Section | None = None,
-) -> str:
-    """Write the report of a corpus with everything that its records say.
+    """Write the report of a corpus with everything that its records say, and return its path or URL.
 
     Args:
         corpus: the corpus.
@@ -202,6 +167,10 @@ def write_corpus_report(
 
     Returns:
         The path or URL of the report.
+
+    Raises:
+        PipelineError: if the corpus is damaged, documents were purged from it meanwhile, or the file cannot be written;
+            an older file then stays as it was, unless it may quote what was purged.
     """
     records = records_of(corpus)
     try:
@@ -210,4 +179,7 @@ def write_corpus_report(
         say(f"the report leaves out the selection: {error}")
         removed = []
     fits, moved = [fit_summary(corpus, one) for one in records], drift(corpus, records)
-    return write_report(corpus, to, fits, moved, removed, max_rows, expected, compared)
+    page = render(gather(corpus, max_rows), fits, moved, removed, expected, compared)
+    place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
+    write_page(corpus, place, page.encode())
+    return place

@@ -22,12 +22,11 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = a·N^−α + b. largest_miss: the largest distance of a point. a is 0 if y does not fall with N."""
+    """y = a·N^−α + b. a is 0 if y does not fall with N."""
 
     a: float
     alpha: float
     b: float
-    largest_miss: float
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def fitted(sizes: Numbers, values: Numbers) -> PowerLaw:
     x = (sizes / middle) ** -alpha
     a = _slopes(x, values[None])[0]
     b = values.mean() - a * x.mean()
-    return PowerLaw(float(a * middle**alpha), alpha, float(b), float(np.abs(a * x + b - values).max()))
+    return PowerLaw(float(a * middle**alpha), alpha, float(b))
 
 
 def alphas(points: Sequence[Point]) -> tuple[float, float]:

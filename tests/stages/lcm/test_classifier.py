@@ -12,7 +12,7 @@ import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from stages.cards import CardError
-from stages.lcm.classifier import Classifier, load_classifier_card, shipped_classifier_cards
+from stages.lcm.classifier import Classifier, load_classifier_card
 
 PROMPT = ["It rained all night.", "The river had risen."]
 TEXTS = ["The bridge was under water.", "Bake for thirty minutes.", "A " * 60 + "long sentence.", "No."]
@@ -82,7 +82,7 @@ def test_a_pair_is_a_prompt_and_all_that_follows(tmp_path: Path) -> None:
 
 
 def test_what_is_no_classifier_is_refused(tmp_path: Path) -> None:
-    assert shipped_classifier_cards() == ["cola"] and load_classifier_card("cola").label == 0
+    assert load_classifier_card("cola").label == 0
     with pytest.raises(CardError, match="no classifier is called 'kola'; use one of cola, or the path of a card"):
         load_classifier_card("kola")
     with pytest.raises(CardError, match="label is 3; the model has 3 classes"):
