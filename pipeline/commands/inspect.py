@@ -12,12 +12,12 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.messages import print_plain
 from pipeline.commands.options import (
     AsJson,
-    Broken,
+    BrokenOption,
     CorpusPlace,
-    MinSentences,
+    MinSentencesOption,
     NewFolder,
     Strict,
-    Where,
+    WhereOption,
     err,
     load,
     open_corpus,
@@ -87,9 +87,9 @@ def inspect(
 
 def select(
     place: CorpusPlace,
-    where: Where = None,
-    broken: Broken = None,
-    min_sentences: MinSentences = None,
+    where: WhereOption = None,
+    broken: BrokenOption = None,
+    min_sentences: MinSentencesOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which sentences a trainer and an export use, and what each clause removes.
@@ -133,9 +133,9 @@ def export(
         ),
     ],
     to: NewFolder,
-    where: Where = None,
-    broken: Broken = None,
-    min_sentences: MinSentences = None,
+    where: WhereOption = None,
+    broken: BrokenOption = None,
+    min_sentences: MinSentencesOption = None,
     vectors: Annotated[
         str | None,
         typer.Option(

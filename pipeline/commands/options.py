@@ -92,11 +92,11 @@ LogFormat = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for scripts; its keys do not change")]
 Only = Annotated[str | None, typer.Option(metavar="STAGE", help="run only this stage, e.g. encode")]
 Until = Annotated[str | None, typer.Option(metavar="STAGE", help="stop after this stage")]
-Where = Annotated[
+WhereOption = Annotated[
     str | None,
     typer.Option(metavar="CONDITION", help="condition that sentences must satisfy, instead of select.where"),
 ]
-Broken = Annotated[
+BrokenOption = Annotated[
     str | None,
     typer.Option(
         metavar="HOW",
@@ -104,7 +104,7 @@ Broken = Annotated[
         "drop-documents",
     ),
 ]
-MinSentences = Annotated[
+MinSentencesOption = Annotated[
     int | None,
     typer.Option(
         metavar="N",

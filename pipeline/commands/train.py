@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import (
-    Broken,
+    BrokenOption,
     ConfigPath,
     CorpusPlace,
-    MinSentences,
+    MinSentencesOption,
     NewFolder,
     Overrides,
     Steps,
-    Where,
+    WhereOption,
     err,
     load,
     open_corpus,
@@ -85,9 +85,9 @@ Seed = Annotated[int, typer.Option(min=0, help="seed of the noise and of every r
 
 def index(
     place: CorpusPlace,
-    where: Where = None,
-    broken: Broken = None,
-    min_sentences: MinSentences = None,
+    where: WhereOption = None,
+    broken: BrokenOption = None,
+    min_sentences: MinSentencesOption = None,
     answers: Annotated[
         str | None,
         typer.Option(
