@@ -106,7 +106,7 @@ def compare_objectives(
     """
     from launchers.devices import devices
     from pipeline.config.science import load_science
-    from pipeline.training.comparison.compare import compare_objectives as compare
+    from pipeline.training.comparison.compare import compare
 
     compare(out, load_science(science), lambda: devices()[0])
 
@@ -135,6 +135,7 @@ def ablate(
     """
     from launchers.devices import devices
     from pipeline.config.science import load_ablation
-    from pipeline.training.comparison.compare import ablate as compare
+    from pipeline.training.comparison.ablation import to_markdown, to_svg
+    from pipeline.training.comparison.compare import compare
 
-    compare(out, load_ablation(ablation), lambda: devices()[0])
+    compare(out, load_ablation(ablation), lambda: devices()[0], to_markdown, to_svg)

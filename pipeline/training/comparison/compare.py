@@ -26,7 +26,6 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
-from pipeline.training.comparison import ablation
 from pipeline.training.comparison.begun import begun, check_begun, check_trained, conflict, pinned_of, place_of
 from pipeline.training.comparison.clock import steps_by_clock, timed
 from pipeline.training.comparison.learned import seen_by_rows
@@ -63,35 +62,26 @@ DIVERSITY_DOCUMENTS = 16  # a mini-batch of the split, by which gradient diversi
 POOL_SEED = 0
 
 
-def compare_objectives(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
-    """Train and evaluate every objective that is not done yet, and compare them.
+def compare(
+    console: Console,
+    science: Science,
+    find_device: Callable[[], str],
+    to_markdown: Callable[[ScienceSettings, Results], str] = to_markdown,
+    to_svg: Callable[[ScienceSettings, Results], bytes] = to_svg,
+) -> Results:
+    """Train and evaluate every row that is not done yet, and compare them.
 
     Args:
         console: where progress is shown.
         science: the settings; `ConfigError` is raised before anything is trained if they are not possible.
         find_device: says where models are trained; it is called once everything else is checked.
+        to_markdown: writes the tables.
+        to_svg: draws the figures.
 
     Returns:
         The table of results.
     """
-    return _compared(_Comparison(console, science, find_device, to_markdown, to_svg))
-
-
-def ablate(console: Console, science: Science, find_device: Callable[[], str]) -> Results:
-    """Train the same model on every selection, and show what each gains over all sentences.
-
-    Args:
-        console: where progress is shown.
-        science: the settings; `ConfigError` is raised before anything is trained if they are not possible.
-        find_device: says where models are trained; it is called once everything else is checked.
-
-    Returns:
-        The table of results.
-    """
-    return _compared(_Comparison(console, science, find_device, ablation.to_markdown, ablation.to_svg))
-
-
-def _compared(comparison: _Comparison) -> Results:
+    comparison = _Comparison(console, science, find_device, to_markdown, to_svg)
     comparison.check()
     comparison.all()
     return comparison.shown
