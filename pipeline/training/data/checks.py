@@ -151,43 +151,26 @@ def say_if_changed(console: Console, corpus: Corpus, run: str, pinned: Pinned) -
         )
 
 
-def check_content(corpus: Corpus, index: Index, families: Sequence[str]) -> bool:
-    """Compare the files that the index names with their receipts, if all their embeddings are at most `CHECKED_BYTES`.
+def check_or_say(console: Console, corpus: Corpus, index: Index, families: Sequence[str]) -> None:
+    """Compare the files that an index names with their receipts, or say that its embeddings are more than
+    `CHECKED_BYTES`.
 
     Args:
+        console: where it is said.
         corpus: the corpus of the index.
         index: the index. Of a part that has been replaced since, no receipt is known here.
         families: the families that are read.
-
-    Returns:
-        Whether they were compared.
 
     Raises:
         CorpusError: if a file is not what its receipt says.
     """
     if pc.sum(index.parts["rows"]).as_py() * index.dim * 2 > CHECKED_BYTES:
-        return False
+        print_plain(console, UNCOMPARED.format(corpus.url), style="dim")
+        return
     named = {path for family in families for path in index.parts[family].to_pylist()}
     present = set(corpus.parts)
     files = corpus.files_of([part for part in index.parts["part"].to_pylist() if part in present], families)
     compare_content(corpus.store, [file for file in files if file.path in named])
-    return True
-
-
-def check_or_say(console: Console, corpus: Corpus, index: Index, families: Sequence[str]) -> None:
-    """Compare what will be read with its receipts (`check_content`), or say that it is too much.
-
-    Args:
-        console: where it is said.
-        corpus: the corpus of the index.
-        index: the index.
-        families: the families that are read.
-
-    Raises:
-        CorpusError: if a file is not what its receipt says.
-    """
-    if not check_content(corpus, index, families):
-        print_plain(console, UNCOMPARED.format(corpus.url), style="dim")
 
 
 def texts_in_train(own: Index, others: Sequence[Index]) -> int | None:
