@@ -266,14 +266,11 @@ def quarantine(corpus: Corpus, reason: str | None, most: int) -> dict[str, Any]:
     Raises:
         ConfigError: if no record has this reason.
     """
-    from pipeline.base.errors import ConfigError
     from pipeline.corpus.counters import CHUNK, whole_counts
-    from pipeline.corpus.quarantine import quarantined_records
+    from pipeline.corpus.quarantine import check_reason, quarantined_records
 
     counts = whole_counts(corpus.chunks.total, CHUNK, "quarantined")
-    if reason is not None and reason not in counts:
-        known = ", ".join(sorted(counts)) or "none at all"
-        raise ConfigError(f"--reason {reason}: no record is quarantined for this reason; reasons are: {known}")
+    check_reason(reason, counts)
     wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
     records = [one for found in quarantined_records(corpus, wanted, most).values() for one in found]
     return {

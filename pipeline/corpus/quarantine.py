@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from pipeline.base.errors import ConfigError
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.states import ChunkState
 from pipeline.inputs import Chunk, root_of
@@ -22,6 +23,15 @@ class QuarantinedRecord:
     reason: str
     error: str
     payload: bytes
+
+
+def check_reason(reason: str | None, known: Collection[str]) -> None:
+    """Raise `ConfigError` for a reason for which no record is quarantined. `known`: the reasons of some records."""
+    if reason is not None and reason not in known:
+        raise ConfigError(
+            f"--reason {reason}: no record is quarantined for this reason; reasons are: "
+            f"{', '.join(sorted(known)) or 'none at all'}"
+        )
 
 
 def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> dict[str, list[QuarantinedRecord]]:

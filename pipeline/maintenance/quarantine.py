@@ -10,11 +10,11 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.base.errors import ConfigError, visible
+from pipeline.base.errors import visible
 from pipeline.base.formats import counted, number, plain, size
 from pipeline.base.messages import print_plain
 from pipeline.corpus.counters import CHUNK, whole_counts
-from pipeline.corpus.quarantine import QuarantinedRecord, quarantined_records
+from pipeline.corpus.quarantine import QuarantinedRecord, check_reason, quarantined_records
 from pipeline.corpus.reader import Corpus
 
 SHOWN = 3  # records per reason
@@ -36,10 +36,7 @@ def show_quarantine(console: Console, corpus: Corpus, reason: str | None = None,
     if not counts:
         console.print(f"Nothing is in the quarantine of {corpus.url}.", markup=False, highlight=False)
         return
-    if reason is not None and reason not in counts:
-        raise ConfigError(
-            f"--reason {reason}: no record is quarantined for this reason; reasons are: {', '.join(sorted(counts))}"
-        )
+    check_reason(reason, counts)
     wanted = {reason: counts[reason]} if reason is not None else dict(counts.most_common())
     for name, found in quarantined_records(corpus, wanted, most).items():
         console.print(Text(f"{name}: {number(counts[name])}", style="bold"))

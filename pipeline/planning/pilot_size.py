@@ -51,10 +51,15 @@ def pilot_rows(config: RunConfig, sentences: float) -> float:
 
 def scored_rows(config: RunConfig, sentences: float) -> float:
     """Return about how many sentences of the pilot are scored for the predictor, in a corpus of this many."""
+    return pilot_rows(config, sentences) * _scored_share(config, sentences)
+
+
+def _scored_share(config: RunConfig, sentences: float) -> float:
+    """Return which share of the pilot fragility scores, in a corpus of this many sentences."""
     assert config.fragility
     sample = config.frozen.rates.get("fragility", config.fragility.sample)
     rate = min(1.0, sample.rows / max(1.0, sentences)) if isinstance(sample, Rows) else sample
-    return pilot_rows(config, sentences) * max(rate, config.fit.scored_rate)
+    return max(rate, config.fit.scored_rate)
 
 
 def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
@@ -84,9 +89,7 @@ def check_learnable(config: RunConfig, sentences: float, count: str) -> None:
     """
     if not config.predictor or not config.fragility:
         return
-    sample = config.frozen.rates.get("fragility", config.fragility.sample)
-    rate = min(1.0, sample.rows / max(1.0, sentences)) if isinstance(sample, Rows) else sample
-    expected = sentences * max(rate, config.fit.scored_rate)  # at most: the pilot may be less, and ends with a chunk
+    expected = sentences * _scored_share(config, sentences)  # at most: the pilot may be less, and ends with a chunk
     if min(sentences, expected + UNLIKELY * math.sqrt(expected) + UNLIKELY * (expected < sentences)) >= LEAST_ROWS:
         return
     about = f"about {number(expected)}" if expected >= 1 else "hardly one"

@@ -24,6 +24,7 @@ from pipeline.base.parallel import in_parallel
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.lock import locked
 from pipeline.corpus.ledger import forget
+from pipeline.corpus.quarantine import check_reason
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import ChunkReceipt, read_chunk_receipt
 from pipeline.corpus.recipes import SEGMENT
@@ -61,9 +62,7 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
             raise ConfigError(change.refusal("first run pipeline run with --accept-removal, then retry"))
         receipts = _receipts(store, plan.chunks)
         before, open_now = _reasons(_receipts(store, Corpus(config.output).chunks)), _reasons(receipts)
-        if reason is not None and reason not in open_now:
-            known = ", ".join(sorted(open_now)) or "none at all"
-            raise ConfigError(f"--reason {reason}: no record is quarantined for this reason; reasons are: {known}")
+        check_reason(reason, open_now)
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
         chunks = {one.chunk for one in again}
         forget_ids(store, config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
