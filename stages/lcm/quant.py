@@ -63,7 +63,6 @@ class QuantLcm(GenerativeLcm):
         card: the architecture.
         scaler: the scaler of embeddings.
         codebooks: the codebooks, over embeddings of the same width.
-        out_dim: the width of the predictions.
 
     Raises:
         ValueError: if the widths differ.
@@ -71,10 +70,10 @@ class QuantLcm(GenerativeLcm):
 
     centroids: Tensor
 
-    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks, out_dim: int) -> None:
+    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
         super().__init__()
         self.card, self.scaler = card, scaler
-        self.codebooks, _, dim = codebooks.centroids.shape
+        self.codebooks, units, dim = codebooks.centroids.shape
         if dim != len(scaler.median):
             raise ValueError(
                 f"codebooks of dimension {dim}, but a scaler of {len(scaler.median)}: fit both to the same embeddings"
@@ -82,6 +81,7 @@ class QuantLcm(GenerativeLcm):
         self.scaling = Scaling(scaler)
         self.register_buffer("centroids", codebooks.centroids, persistent=False)
         index = nn.Embedding(self.codebooks + 1, card.model_dim)
+        out_dim = units if card.kind == "quant-d" else dim
         self.transformer = InterleavedTransformer(card, dim, out_dim, index, self.codebooks + 1)
 
     def losses(self, batch: Batch) -> Tensor:
@@ -151,16 +151,7 @@ class QuantLcm(GenerativeLcm):
 
 
 class QuantLcmC(QuantLcm):
-    """Continuous targets: predicts the embedding; the next centroid lies near what is left to it, eq. 23.
-
-    Args:
-        card: the architecture.
-        scaler: the scaler of embeddings.
-        codebooks: the codebooks, over embeddings of the same width.
-    """
-
-    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
-        super().__init__(card, scaler, codebooks, len(scaler.median))
+    """Continuous targets: predicts the embedding; the next centroid lies near what is left to it, eq. 23."""
 
     def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
         return (output - clean).square().sum(1)
@@ -170,16 +161,7 @@ class QuantLcmC(QuantLcm):
 
 
 class QuantLcmD(QuantLcm):
-    """Discrete targets: predicts the unit of the next codebook; the output is shared by all codebooks.
-
-    Args:
-        card: the architecture.
-        scaler: the scaler of embeddings.
-        codebooks: the codebooks, over embeddings of the same width.
-    """
-
-    def __init__(self, card: LcmCard, scaler: RobustScaler, codebooks: Codebooks) -> None:
-        super().__init__(card, scaler, codebooks, codebooks.centroids.shape[1])
+    """Discrete targets: predicts the unit of the next codebook; the output is shared by all codebooks."""
 
     def _losses(self, output: Tensor, clean: Tensor, units: Tensor) -> Tensor:
         return F.cross_entropy(output, units, reduction="none")

@@ -18,15 +18,8 @@ BEGIN, END = 0, 2  # <s>, </s>
 COLUMNS = 16  # of the last product, all but the first of them zeros
 
 
-class Embeddings(nn.Module):
-    """Token, position and segment embeddings, added and normalised.
-
-    Args:
-        vocab_size: the size of the vocabulary.
-        dim: the width of the model.
-        max_positions: how many positions there are, XLM-R's two reserved ones included.
-        eps: ε of layer normalisation.
-    """
+class _Embeddings(nn.Module):
+    """Token, position and segment embeddings, added and normalised."""
 
     def __init__(self, vocab_size: int, dim: int, max_positions: int, eps: float) -> None:
         super().__init__()
@@ -57,14 +50,8 @@ class SatSelfAttention(nn.Module):
         return joined(found)
 
 
-class Sublayer(nn.Module):
-    """What XLM-R calls an output: a projection, the residual, and the norm after it.
-
-    Args:
-        inner: the width of the input.
-        dim: the width of the model.
-        eps: ε of layer normalisation.
-    """
+class _Sublayer(nn.Module):
+    """What XLM-R calls an output: a projection, the residual, and the norm after it."""
 
     def __init__(self, inner: int, dim: int, eps: float) -> None:
         super().__init__()
@@ -88,9 +75,9 @@ class Layer(nn.Module):
 
     def __init__(self, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SatSelfAttention(dim, heads), "output": Sublayer(dim, dim, eps)})
+        self.attention = nn.ModuleDict({"self": SatSelfAttention(dim, heads), "output": _Sublayer(dim, dim, eps)})
         self.intermediate = nn.ModuleDict({"dense": Linear(dim, ffn_dim)})
-        self.output = Sublayer(ffn_dim, dim, eps)
+        self.output = _Sublayer(ffn_dim, dim, eps)
 
     def forward(self, x: Tensor, runs: Runs) -> Tensor:
         x = self.attention["output"](self.attention["self"](x, runs), x)
@@ -101,41 +88,23 @@ class Layer(nn.Module):
         return found
 
 
-class Encoder(nn.Module):
-    """The layers of XLM-R, one after the other.
-
-    Args:
-        layers: the number of layers.
-        dim: the width of the model.
-        heads: the number of heads.
-        ffn_dim: the inner width of the feed-forward network.
-        eps: ε of layer normalisation.
-    """
+class _Encoder(nn.Module):
+    """The layers of XLM-R, one after the other."""
 
     def __init__(self, layers: int, dim: int, heads: int, ffn_dim: int, eps: float) -> None:
         super().__init__()
         self.layer = nn.ModuleList(Layer(dim, heads, ffn_dim, eps) for _ in range(layers))
 
 
-class Roberta(nn.Module):
-    """The body of the network, with the names of its official checkpoint.
-
-    Args:
-        vocab_size: the size of the vocabulary.
-        dim: the width of the model.
-        layers: the number of layers.
-        heads: the number of heads.
-        ffn_dim: the inner width of the feed-forward network.
-        max_positions: how many positions there are, XLM-R's two reserved ones included.
-        eps: ε of layer normalisation.
-    """
+class _Roberta(nn.Module):
+    """The body of the network, with the names of its official checkpoint."""
 
     def __init__(
         self, vocab_size: int, dim: int, layers: int, heads: int, ffn_dim: int, max_positions: int, eps: float
     ) -> None:
         super().__init__()
-        self.embeddings = Embeddings(vocab_size, dim, max_positions, eps)
-        self.encoder = Encoder(layers, dim, heads, ffn_dim, eps)
+        self.embeddings = _Embeddings(vocab_size, dim, max_positions, eps)
+        self.encoder = _Encoder(layers, dim, heads, ffn_dim, eps)
 
     def forward(self, ids: Tensor, runs: Runs) -> Tensor:
         x: Tensor = self.embeddings(ids, runs)
@@ -171,7 +140,7 @@ class SatNetwork(nn.Module):
         eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.roberta = Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
+        self.roberta = _Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
         self.classifier = nn.Linear(dim, 1)
         self.width = ffn_dim  # numbers of a token in the widest tensor
         self.block = max_positions - FIRST_POSITION - 2  # tokens of the longest row, without <s> and </s>
