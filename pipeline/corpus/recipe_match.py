@@ -92,7 +92,7 @@ def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Int
     best_last = best_last[owners[best_last] >= 0]
     rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
     doubtful = _doubtful(listings.store, view, ledgers, rows, matches)
-    more, gone = _changed(listings, view, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
+    more, gone = _changed(listings, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
     rows[sorted(more | gone)] = -1
     return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
 
@@ -110,7 +110,6 @@ def _doubtful(
 
 def _changed(
     listings: Listings,
-    view: View,
     ledgers: Ledgers,
     rows: Ints,
     owners: Ints,

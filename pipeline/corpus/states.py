@@ -269,7 +269,7 @@ class States(Sequence[ChunkState]):
         except LedgerGoneError:  # compacted since, but the receipts say the same
             number = int(np.flatnonzero(self.rows == row)[0])
             return self._again(number, None)
-        return receipt, [_part(self.view, matched, ref, one) for ref, one in zip(receipt.parts, parts, strict=True)]
+        return receipt, [_part(matched, ref, one) for ref, one in zip(receipt.parts, parts, strict=True)]
 
     def _again(self, number: int, unfolded: _Unfolded | None) -> Opened:
         if unfolded and unfolded.opened:
@@ -325,7 +325,7 @@ def problems_in(chunks: Sequence[ChunkState]) -> list[str]:
     return list(chunks.problems) if isinstance(chunks, States) else [text for one in chunks for text in one.problems()]
 
 
-def _part(view: View, matched: RecipeMatch, ref: PartRef, receipts: dict[str, Receipt]) -> PartState:
+def _part(matched: RecipeMatch, ref: PartRef, receipts: dict[str, Receipt]) -> PartState:
     kept = {stage: one for stage, one in receipts.items() if stage in matched.done}
     return PartState(ref, layout.part_owner(ref.part), kept, matched.missing)
 

@@ -77,7 +77,7 @@ def dataset_card(
         "### Segmenter\n",
         _segmenter(config["segment"]),
         "### Encoder\n",
-        _encoder(card, encoder, written.dim),
+        _encoder(card, encoder),
         "## Quality\n",
         _quality(figures),
         *(f"![{caption}]({path})\n\n*{caption}.*\n" for path, caption in plots.items()),
@@ -176,7 +176,7 @@ def _segmenter(settings: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _encoder(card: ModelCard | None, encoder: str, dim: int) -> str:
+def _encoder(card: ModelCard | None, encoder: str) -> str:
     if card is None:
         return (
             f"{escaped(_last(encoder))}: its card was not on the machine that wrote this, so nothing else is known.\n"

@@ -39,19 +39,17 @@ def _rows(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> list[tuple
         means = [part.mean(one.bleu[chosen, 0]) for one in found]
         rows.append((f"exact, {name}", means, part.mean(second.bleu[chosen, 0].astype(float) - first.bleu[chosen, 0])))
     for at, level in enumerate(first.levels[1:], start=1):
-        rows.append((f"noise {level:g}", *_compared(sample, found, [one.bleu[:, at] for one in found])))
+        rows.append((f"noise {level:g}", *_compared(sample, [one.bleu[:, at] for one in found])))
     for at, count in enumerate(first.codebooks):
-        rows.append((f"codebooks {count}", *_compared(sample, found, [one.by_codebooks[:, at] for one in found])))
+        rows.append((f"codebooks {count}", *_compared(sample, [one.by_codebooks[:, at] for one in found])))
     if first.cosine is not None and second.cosine is not None:
         for at, level in enumerate(first.levels):
             values = [100 * one.cosine[:, at] for one in found if one.cosine is not None]
-            rows.append((f"cosine · 100, noise {level:g}", *_compared(sample, found, values)))
+            rows.append((f"cosine · 100, noise {level:g}", *_compared(sample, values)))
     return rows
 
 
-def _compared(
-    sample: HeldOutSample, found: Sequence[MeasuredDecoder], values: Sequence[Scores]
-) -> tuple[list[MeanScore], MeanScore]:
+def _compared(sample: HeldOutSample, values: Sequence[Scores]) -> tuple[list[MeanScore], MeanScore]:
     return [sample.mean(one) for one in values], sample.mean(values[1].astype(np.float64) - values[0])
 
 
