@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchers import ray_data
-from launchers.actors import SHARED_NICE, SWITCH_SECONDS
+from launchers.actors import SHARED_NICE, SWITCH_SECONDS, set_threads
 from launchers.pools import pools
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.events import Event
@@ -36,11 +36,7 @@ class LastingSegmenter:
     """An actor that segments. `work`: that of the plan's launcher."""
 
     def __init__(self, work: ray_data.Work, device: str) -> None:
-        if device == "cpu":
-            import torch
-
-            os.nice(SHARED_NICE)
-            torch.set_num_threads(1)
+        set_threads(device, 1, SHARED_NICE)
         self._work, self._device, self._folder = work, device, ""
         self._task: SegmentTask | None = None
 
@@ -68,10 +64,7 @@ class LastingVisitor:
 
     def __init__(self, work: ray_data.Work, device: str, threads: int) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
-        if device == "cpu":
-            import torch
-
-            torch.set_num_threads(threads)
+        set_threads(device, threads)
         assert work.visit
         self._task, self._folder, self._switching = work.visit(device), "", threading.Lock()
 

@@ -30,6 +30,21 @@ SWITCH_SECONDS = 50e-6  # after which a thread yields the interpreter, so that t
 SHARED_NICE = 10  # of segmenters, if networks compute on the same cores: one late thread delays all others
 
 
+def set_threads(device: str, threads: int, nice: int = 0) -> None:
+    """Let this process use so many threads for networks, if they compute on CPUs.
+
+    Args:
+        device: where networks compute: `cpu`, `cuda`.
+        threads: how many threads PyTorch uses.
+        nice: by how much the process's priority is lowered.
+    """
+    if device == "cpu":
+        import torch
+
+        os.nice(nice)
+        torch.set_num_threads(threads)
+
+
 class SegmentActor:
     """Chunk descriptors → events. `make` loads the segmenter.
 
@@ -40,11 +55,7 @@ class SegmentActor:
     """
 
     def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
-        if device == "cpu":
-            import torch
-
-            os.nice(SHARED_NICE)
-            torch.set_num_threads(1)  # one process per core segments already
+        set_threads(device, 1, SHARED_NICE)  # one process per core segments already
         self._task = make()
         self._at_once = at_once
 
@@ -72,10 +83,7 @@ class VisitActor:
 
     def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
-        if device == "cpu":
-            import torch
-
-            torch.set_num_threads(threads)
+        set_threads(device, threads)
         self._task = make()
         self._at_once = at_once
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from launchers.actors import set_threads
 from pipeline.base.errors import HostDiedError
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.events import Event
@@ -133,11 +134,7 @@ def main(connection: int, life: int) -> None:
     threading.Thread(target=_tell, args=(asking, answering), daemon=True).start()
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         config, device = receive(asking)
-        if device == "cpu":
-            import torch
-
-            os.nice(NICE)
-            torch.set_num_threads(1)
+        set_threads(device, 1, NICE)
         task: SegmentTask | None = None
         last = ""
         try:
