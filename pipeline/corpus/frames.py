@@ -61,9 +61,14 @@ def to_polars(table: pa.Table) -> Any:
 
 
 def to_pandas(table: pa.Table) -> Any:
-    """Return a `pandas.DataFrame`; a vector becomes a NumPy array."""
+    """Return a `pandas.DataFrame`; a vector becomes a NumPy array, and integers with nulls keep every digit (`Int64`)."""
     library("pandas", "to_pandas")
-    return table.to_pandas()
+    frame = table.to_pandas(integer_object_nulls=True)
+    for field in table.schema:
+        if pa.types.is_integer(field.type) and table[field.name].null_count:
+            kind = str(field.type)
+            frame[field.name] = frame[field.name].astype(f"UInt{kind[4:]}" if kind[0] == "u" else f"Int{kind[3:]}")
+    return frame
 
 
 def to_datasets(table: pa.Table) -> Any:

@@ -19,6 +19,7 @@ from pipeline.corpus.counters import busy_seconds, by_detail
 from pipeline.corpus.fingerprint import difference, fingerprint
 from pipeline.corpus.receipts import Receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.runs import NoRunError, is_begun, newest_view
 from pipeline.corpus.states import States
 from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View, saved_recipe
@@ -65,7 +66,12 @@ def segment_reasons(state: States, work: StageWork) -> None:
     ids = left.table["id"].combine_chunks()
     times = in_ledgers(state, ids)
     times |= in_receipts(state.store, ids, times)
-    found = {row: max(several, key=lambda one: one.created) for row, several in times.items()}
+    before, inputs = _view_before(state.store), left.table["input"].to_pylist()
+    recipes = {name: fingerprint(recipe) for name, recipe in before.segment.items()} if before else {}
+    found = {
+        row: max(several, key=lambda one: (one.recipe == recipes.get(inputs[row]), one.created))
+        for row, several in times.items()
+    }
     if len(found) < len(left):
         work.reasons[NEW] = len(left) - len(found)
     changes: dict[tuple[str, str], list[str]] = {}  # recipe, input → what changed
@@ -120,7 +126,9 @@ def stage_reasons(state: States, work: StageWork) -> None:
         for path in state.store.find(f"receipts/{stage}", f"{folder}/"):
             if layout.data_owner(path)[0] in wanted:
                 older[layout.data_owner(path)[0]].append(path)
-    for last in in_parallel(lambda part: _last_receipt(state.store, older.get(part, [])), waiting):
+    before = _view_before(state.store)
+    recipe = fingerprint(before.stages[stage]) if before and stage in before.stages else ""
+    for last in in_parallel(lambda part: _last_receipt(state.store, older.get(part, []), recipe), waiting):
         work.reasons.update(_why(state.store, view, stage, last.recipe if last else None))
         if last:
             rows, seconds = rows + last.rows, seconds + busy_seconds(last.seconds)
@@ -128,8 +136,18 @@ def stage_reasons(state: States, work: StageWork) -> None:
         work.rate = rows / seconds
 
 
-def _last_receipt(store: Store, paths: list[str]) -> Receipt | None:
-    return max((read_receipt(store, path) for path in paths), key=lambda receipt: receipt.created, default=None)
+def _view_before(store: Store) -> View | None:
+    """Return the view of the newest run, which may have returned to settings of an earlier one; None without a run."""
+    try:
+        return newest_view(store) if is_begun(store) else None
+    except NoRunError:
+        return None
+
+
+def _last_receipt(store: Store, paths: list[str], recipe: str) -> Receipt | None:
+    """Return the receipt of the recipe that the corpus has, or the newest one."""
+    found = (read_receipt(store, path) for path in paths)
+    return max(found, key=lambda receipt: (receipt.recipe == recipe, receipt.created), default=None)
 
 
 def _why(store: Store, view: View, stage: str, last: str | None) -> list[str]:

@@ -101,7 +101,8 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
     columns = [ids.take(later["rank"]), later["id"], sources.take(later["first"])]
     rows = sorted_rows(pa.table([_plain(one) for one in columns], schema=SCHEMA))
     if rows.num_rows:
-        tell(f"ids: {counted(pc.sum(later['count']).as_py(), 'document')} left out, whose ids earlier documents have")
+        count = counted(pc.sum(later["count"]).as_py(), "document")
+        tell(f"ids: {count} left out, whose ids documents of earlier chunks have")
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{digest}"
     return with_duplicates(config, write_duplicates(store, name, rows))
 

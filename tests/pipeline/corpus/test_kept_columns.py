@@ -147,7 +147,7 @@ def test_conditions_that_do_not_fit_a_type(finished: Path, where: str, said: str
 def test_what_reads_a_corpus_has_the_types(finished: Path, tmp_path: Path) -> None:
     assert pipeline("verify", finished).returncode == 0
     corpus = Corpus(str(finished))
-    assert corpus.to_pandas("year")["year"].dropna().tolist() == [2010.0, 2010.0, 1999.0, 1999.0]
+    assert corpus.to_pandas("year")["year"].dropna().tolist() == [2010, 2010, 1999, 1999]
     assert corpus.documents(0).schema.field("score").type == corpus.documents(1).schema.field("score").type
     for ending in ("jsonl", "csv", "parquet"):
         done = pipeline("inspect", finished, "--where", "'x' in tags", "--to", tmp_path / f"rows.{ending}")

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError, StorageError
 from pipeline.corpus import nearest_index
+from pipeline.corpus.frames import to_pandas
 from pipeline.corpus.nearest import Metric
 from pipeline.storage import layout
 from tests.conftest import sample_documents, write_config, write_jsonl
@@ -67,6 +68,22 @@ def test_arrow_pandas_polars_and_datasets_have_the_same_rows(corpus: Corpus) -> 
     frame = corpus.to_pandas("text", "title", "chars", where="chars >= 30")
     assert frame.to_dict("list") == table.to_pydict()
     assert corpus.to_pandas("embedding")["embedding"][3].dtype == np.float16
+
+
+def test_pandas_has_every_digit_of_integers_beside_nulls() -> None:
+    large = [1234567890123456789, None, 1234567890123456791]
+    columns: dict[str, pa.Array] = {
+        "id": pa.array(large),
+        "hash": pa.array([2**64 - 1, None, 2**64 - 2], pa.uint64()),
+        "of": pa.array([{"id": one} for one in large]),
+        "all": pa.array([large, None, [1]]),
+        "plain": pa.array([1, 2, 3], pa.int32()),
+    }
+    frame = to_pandas(pa.table(columns))
+    assert frame["id"].dropna().tolist() == [large[0], large[2]] and str(frame.dtypes["id"]) == "Int64"
+    assert frame["hash"].dropna().tolist() == [2**64 - 1, 2**64 - 2] and str(frame.dtypes["hash"]) == "UInt64"
+    assert [one["id"] for one in frame["of"]] == large and list(frame["all"][0]) == large
+    assert str(frame.dtypes["plain"]) == "int32"
 
 
 def test_polars(corpus: Corpus) -> None:

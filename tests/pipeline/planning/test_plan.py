@@ -13,7 +13,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
 from pipeline.planning.plan import make_plan
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.support.runs import bring_up_to_date
+from tests.support.runs import bring_up_to_date, run
 
 
 def left(path: Path, *overrides: str) -> dict[str, int]:
@@ -22,6 +22,14 @@ def left(path: Path, *overrides: str) -> dict[str, int]:
 
 def reasons(path: Path, stage: str, *overrides: str) -> list[str]:
     return list(make_plan(load_config(path, overrides)).work[stage].reasons)
+
+
+def test_what_becomes_stale_is_told_against_what_the_corpus_has(make_config: MakeConfig) -> None:
+    """Not against what was computed last: the last run returned to settings whose work was still there."""
+    path = make_config(autobleu=None)
+    for again in ((), ("segment.max_chars=90", "encode.precision=float32"), ()):
+        run(path, *again)
+    assert reasons(path, "segment", "segment.max_chars=70") == ["segment.max_chars: 80 → 70"]
 
 
 def test_what_becomes_stale(make_config: MakeConfig) -> None:
