@@ -238,13 +238,18 @@ def _option(one: Any) -> str:
     names = ", ".join(f"`{name}`" for name in one.opts + one.secondary_opts)
     metavar = f" `{one.metavar}`" if one.metavar else ""
     default = f"`{one.default}`" if one.default not in (None, False, ()) and not callable(one.default) else "–"
-    text = (one.help or "").replace("|", "\\|")
+    text = _unescaped(one.help or "").replace("|", "\\|")
     return f"| {names}{metavar} | {'required' if one.required else default} | {text} |"
+
+
+def _unescaped(text: str) -> str:
+    """A help text without the backslashes that keep Rich from taking brackets for markup."""
+    return re.sub(r"\\(?=\[)", "", text)
 
 
 def _help(text: str) -> Iterator[str]:
     """A help text as Markdown: its examples, which are indented, become one block of code."""
-    about, _, examples = re.sub(r"\\(?=\[)", "", text).partition("\nExample")
+    about, _, examples = _unescaped(text).partition("\nExample")
     yield about.strip()
     listed = [line.strip("\b").rstrip() for line in examples.partition(":")[2].splitlines()]
     listed = [line for line in listed if line.strip()]

@@ -20,7 +20,7 @@ def browse(
             min=0,
             max=65535,
             metavar="N",
-            help="port to listen on, on this machine only [any free one]",
+            help="port to listen on, on this machine only \\[any free one]",
             show_default=False,
         ),
     ] = 0,

@@ -140,7 +140,7 @@ def export(
         str | None,
         typer.Option(
             metavar="TYPE",
-            help="float32, float16, or none, which leaves them out of parquet, hub and lance [parquet, hub: float32; "
+            help="float32, float16, or none, which leaves them out of parquet, hub and lance \\[parquet, hub: float32; "
             "numpy, webdataset, lance: float16]",
         ),
     ] = None,
@@ -151,7 +151,7 @@ def export(
         int | None, typer.Option(min=1, metavar="MB", help="for webdataset: size of a tar file, at most [256]")
     ] = None,
     licence: Annotated[
-        str | None, typer.Option(metavar="ID", help="for hub: licence of the texts, such as cc-by-4.0 [unknown]")
+        str | None, typer.Option(metavar="ID", help="for hub: licence of the texts, such as cc-by-4.0 \\[unknown]")
     ] = None,
     push: Annotated[
         str | None, typer.Option(metavar="USER/NAME", help="for hub: upload the folder to this dataset repository")

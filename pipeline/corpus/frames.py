@@ -61,7 +61,7 @@ def to_polars(table: pa.Table) -> Any:
 
 
 def to_pandas(table: pa.Table) -> Any:
-    """Return a `pandas.DataFrame`; a vector becomes a NumPy array, and integers with nulls keep every digit (`Int64`)."""
+    """Return a `pandas.DataFrame`: vectors are NumPy arrays, integers with nulls have the type `Int64` or the like."""
     library("pandas", "to_pandas")
     frame = table.to_pandas(integer_object_nulls=True)
     for field in table.schema:
