@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import starmap
+from itertools import combinations, starmap
 from pathlib import Path
 from typing import Any
 
@@ -357,12 +357,12 @@ def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, Reco
         other = next((kind for kind in kinds if kind != TEXT), None)
         if name in declared or other is None or common_type(kinds) != TEXT:
             continue
-        against = TEXT if TEXT in kinds else next(kind for kind in kinds if common_type([kind, other]) == TEXT)
-        shown = [(kind, *kinds[kind]) for kind in (other, against)]
+        pair = (other, TEXT) if TEXT in kinds else _without_common(list(kinds))
+        shown = [(kind, *kinds[kind]) for kind in pair]
         ways = " and ".join(f"{_called(kind, value)} in {file} ({short(value)})" for kind, file, value in shown)
         number = next(index for index, one in enumerate(config.input) if name in one.keep)
         values = [value for _, first in samples for value in first.kept.get(name, ()) if value is not None]
-        fitting = next((kind for kind in (other, ColumnType("uint64")) if _holds_integers(kind, values)), None)
+        fitting = next((kind for kind in (pair[0], ColumnType("uint64")) if _holds_integers(kind, values)), None)
         meant = (
             f"{{{name}: {fitting}}}, where values that do not fit become null and are counted, or " if fitting else ""
         )
@@ -371,6 +371,12 @@ def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, Reco
             f"keep: {name} is {ways}, so all of {name} is kept as text, and conditions compare it as text; declare "
             f"what is meant: keep: {meant}{{{name}: string}}",
         )
+
+
+def _without_common(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ColumnType]:
+    """Return two of the kinds that only text holds; the first and the last where it takes more than two."""
+    pairs = combinations(kinds, 2)
+    return next((pair for pair in pairs if common_type(pair) == TEXT), (kinds[0], kinds[-1]))
 
 
 def _called(kind: ColumnType, value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -397,6 +398,23 @@ def test_no_type_is_proposed_that_cannot_hold_the_numbers(
     (told,) = load_checked(make_config(input=[source])).notices
     assert f"n is int64 in a.jsonl ({numbers[0]}) and beyond int64 in a.jsonl ({numbers[1]})" in told
     assert told.endswith(ways) and "int64}, " not in told.replace("uint64", "")
+
+
+@pytest.mark.parametrize("numbers", permutations((1, 2**53 + 1, 1.5)))
+@pytest.mark.parametrize("apart", [False, True])
+def test_kinds_of_numbers_that_only_together_become_text(
+    make_config: MakeConfig, tmp_path: Path, numbers: tuple[float, ...], apart: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"text": "A sentence.", "n": n} for n in numbers]
+    for at, row in enumerate(rows):
+        if apart and isinstance(row["n"], float):
+            pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / f"in/{at}.parquet")
+        else:
+            write_jsonl(tmp_path / f"in/{at}.jsonl", [row])
+    source = {"path": "in", "lang": "eng_Latn", "keep": ["n"]}
+    (told,) = load_checked(make_config(input=[source])).notices
+    assert f"({2**53 + 1})" in told and "(1.5)" in told and "so all of n is kept as text" in told
 
 
 def test_a_record_that_cannot_be_read_does_not_make_a_sample_whole(make_config: MakeConfig, tmp_path: Path) -> None:
