@@ -111,7 +111,9 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def _of_nanoseconds(column: pa.Array) -> list[Any]:
-    """Convert times of nanoseconds to microseconds, as Python has them; to text where that would lose digits."""
+    """Convert times of nanoseconds to microseconds, as Python has them; to text, in UTC if they have a zone, where that
+    would lose digits.
+    """
     kind = column.type
     if pa.types.is_duration(kind):
         return [None if value is None else _duration(value) for value in column.view(pa.int64()).to_pylist()]
@@ -121,7 +123,10 @@ def _of_nanoseconds(column: pa.Array) -> list[Any]:
     values: list[Any] = coarse.to_pylist()
     if pc.all(same).as_py() is not False:
         return values
-    texts = column.cast(pa.string()).to_pylist()
+    zone = getattr(kind, "tz", None)
+    texts = (column.cast(pa.timestamp("ns")) if zone else column).cast(pa.string()).to_pylist()
+    if zone:
+        texts = [text and f"{text}+00:00" for text in texts]
     every = zip(values, texts, same.to_pylist(), strict=True)
     return [text if exact is False else value for value, text, exact in every]
 

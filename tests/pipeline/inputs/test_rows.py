@@ -13,7 +13,9 @@ import pytest
 
 from pipeline.inputs import Document, Rejected, rows
 from pipeline.inputs.chunks import plan_chunks
+from pipeline.inputs.column_types import TEXT, ColumnType
 from pipeline.inputs.counting import Content, count_documents
+from pipeline.inputs.kept_values import as_array
 from pipeline.inputs.records import RecordMaker
 from pipeline.inputs.settings import SplitSettings
 from tests.support.inputs import TEXTS, entry, only_rejected, read_all, texts
@@ -148,6 +150,23 @@ def test_bytes_and_nanoseconds_in_lists_and_structs(tmp_path: Path) -> None:
     assert [one.kept["time"] for one in (first, second)] == ["00:00:00.000000001", "00:00:00.000001"]
     assert [one.kept["took"] for one in (first, second)] == ["-1 day, 23:59:59.999999999", "0:00:00.000001500"]
     assert third.reason == "not UTF-8" and "bytes" in third.error
+
+
+def test_nanoseconds_with_a_zone_are_in_utc(tmp_path: Path) -> None:
+    moments = pa.array([1262340000_123456789, 1262340000_000000000, None])
+    columns = {
+        "text": pa.array(["a", "b", "c"]),
+        "fine": moments.cast(pa.timestamp("ns", "Europe/Berlin")),
+        "inside": pa.StructArray.from_arrays([moments.cast(pa.timestamp("ns", "+02:00"))], ["at"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    kept = [one.kept for one in read_all(entry(tmp_path, keep=["fine", "inside"])) if isinstance(one, Document)]
+    fine, inside = (as_array([one[name] for one in kept], TEXT, name)[0].to_pylist() for name in ("fine", "inside"))
+    assert fine == ["2010-01-01 10:00:00.123456789+00:00", "2010-01-01 10:00:00+00:00", None]
+    assert inside == [f'{{"at": "{fine[0]}"}}', f'{{"at": "{fine[1]}"}}', "{}"]
+    array, misfits = as_array([one["fine"] for one in kept], ColumnType("timestamp"), "fine")
+    assert array.to_pylist() == [None, dt.datetime(2010, 1, 1, 10, tzinfo=dt.UTC), None], "no digit is lost untold"
+    assert misfits == [("fine", fine[0])]
 
 
 @pytest.mark.parametrize(
