@@ -1,17 +1,18 @@
 """Makes Parquet of a table in text, CSV or TSV: `python -m pipeline.inputs.delimited IN.csv OUT.parquet`.
 
-The first line that is not blank names the columns, and shows the separator. Spreadsheets put fields with separators,
-quotation marks or line ends between quotation marks, and double those inside; other files with tabs, or of one column,
-leave quotation marks as they come. All values stay text: 007 is no number, and NA no missing value. Nothing is guessed
-where rows would be merged or cut: a file that fits neither way is refused, with the line.
+The first line that is not blank names the columns, and shows the separator unless Excel's line `sep=;` before it states
+it. Spreadsheets put fields with separators, quotation marks or line ends between quotation marks, and double those
+inside; other files with tabs, or of one column, leave quotation marks as they come. All values stay text: 007 is no
+number, and NA no missing value. Nothing is guessed where rows would be merged or cut: a file that fits neither way is
+refused, with the line.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from pipeline.base.errors import PipelineError, visible
 from pipeline.base.formats import counted
+from pipeline.inputs.magic import HEAD, marked_encoding
 from pipeline.inputs.settings import InputError
 from pipeline.inputs.streams import DECODE_ERRORS
 from pipeline.storage.replacing import replacing_file
@@ -30,26 +32,29 @@ ONE_COLUMN = "\a"  # separates the fields of a table with one column
 SEPARATORS = (ONE_COLUMN, ",", ";", "\t", "|")
 INDEX = "index"  # the name of a first column without one: pandas writes row numbers so
 _ROWS = 65_536  # that become Arrow at a time
+_STATED = re.compile(r'sep=([^"\r\n])(?=\r?\n)')  # Excel's own first line
 _SAID = {ONE_COLUMN: "one column", "\t": "separated by tabs"}
 
 
 def read_delimited(data: bytes) -> tuple[pa.Table, str, bool]:
-    """Read a table in UTF-8, or in UTF-16 with a mark.
+    """Read a table in UTF-8, or in UTF-16 with a mark, or with a first line in Latin letters.
 
     Returns the table, of text; the separator; and whether fields may stand between quotation marks. Raises
     `InputError` for another encoding, for rows of different lengths, for a quotation mark that is never closed, and for
     columns without a name of their own.
     """
-    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = marked_encoding(data[:HEAD]) or marked_encoding(data[:HEAD].partition(b"\n")[0])
     try:
-        text = data.decode("utf-16" if marked else "utf-8-sig").lstrip("\r\n")
+        text = data.decode(encoding or "utf-8-sig").lstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
             f"byte {error.start} is no {error.encoding.upper()}; convert the text to UTF-8 first: iconv -f ENCODING -t "
             "UTF-8 (unpack a compressed file before that)"
         ) from error
     csv.field_size_limit(sys.maxsize)
-    separator = max(SEPARATORS, key=lambda one: _columns(text, one))
+    stated = _STATED.match(text)
+    separator = stated[1] if stated else max(SEPARATORS, key=lambda one: _columns(text, one))
+    text = text[stated.end() :] if stated else text
     quoted = _is_quoted(text, separator)
     rows = _rows(text, separator, quoted)
     names = _names(next(rows, []))

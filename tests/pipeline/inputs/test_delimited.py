@@ -42,7 +42,7 @@ def test_what_spreadsheets_write(
         assert f"{len(table) - 1} rows of" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize(
     ("written", "texts"),
     [
@@ -59,6 +59,10 @@ def test_what_spreadsheets_write(
         (",text\n0,One\n", ["One"]),
         ('"a;b;c",text\n1,One\n', ["One"]),
         ('"id\nx",text\n1,One\n', ["One"]),
+        ("id,text\n" + "1,你好世界\n" * 99, ["你好世界"] * 99),
+        ("sep=;\r\nid,a;text\r\n1;One\r\n", ["One"]),
+        ("sep=\t\nid\ttext\n1\tOne\n", ["One"]),
+        ("sep=~\nid~text\n1~One, two\n", ["One, two"]),
     ],
 )
 def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str, texts: list[str]) -> None:
@@ -71,6 +75,7 @@ def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str,
         (b"id,text\n1,One,two\n2,Three\n", "line 2 has 3 fields, the first one 2"),
         (b'id,text\n1,"abc\n2,def\n', "line 3: unexpected end of data"),
         (b'id\ttext\n1\t"Well,\n2\tTwo\tmore\n3\t"Yes\n', "line 4: "),
+        (b"sep=,\nid,text\n1,One,two\n", "line 3 has 3 fields, the first one 2"),
         (b"id,text\n1,Stra\xdfe\n", "byte 14 is no UTF-8; convert the text to UTF-8 first"),
         (b"text,text\n1,One\n", "does not name each column once, but has these: ['text']"),
         (b"", "there is no line with the names of columns"),
