@@ -158,6 +158,12 @@ def stored_type(kind: pa.DataType) -> ColumnType | None:
     return next((ColumnType(name) for name, one in DECLARED.items() if one == kind), None)
 
 
+def holds_nested(kind: pa.DataType) -> bool:
+    """Return whether values of a type hold lists, structs or maps: they are kept as text, also where one is empty."""
+    inside = [kind.field(index).type for index in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return pa.types.is_map(kind) or any(map(pa.types.is_nested, inside))
+
+
 def is_kept_type(kind: pa.DataType) -> bool:
     """Return whether a corpus stores kept columns with this type."""
     found = stored_type(kind)

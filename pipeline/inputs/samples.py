@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from pipeline.inputs.chunk import TO_THE_END, UNREADABLE, Chunk
-from pipeline.inputs.column_types import ColumnType, common_type
+from pipeline.inputs.column_types import TEXT, ColumnType, common_type, holds_nested
 from pipeline.inputs.documents import BadRecordError, Document, Rejected
 from pipeline.inputs.kept_values import found_type, types_of_file
 from pipeline.inputs.packing import files_of
@@ -112,7 +112,8 @@ def sample(
                     for name, value in item.kept.items():
                         found.kept.setdefault(name, []).append(value)
                         kind = found_type([value], stored.get(name))
-                        found.kinds.setdefault(name, {}).setdefault(kind, (file.path, value))
+                        if kind == TEXT or name not in maker.nested:
+                            found.kinds.setdefault(name, {}).setdefault(kind, (file.path, value))
                 elif item.kind == "quarantined":
                     found.refused.setdefault(item.reason, []).append(item.error)
             found.whole &= file.format == "text" or found.records - before < most
@@ -149,7 +150,7 @@ class _Noting(RecordMaker):
     ) -> None:
         super().__init__(chunk, settings, split, languages)
         self._found, self._keep_values = found, keep_values
-        self._stored = _parquet_columns(chunk) if chunk.format == "parquet" else ()
+        self._stored, self.nested = _parquet_columns(chunk) if chunk.format == "parquet" else ((), frozenset[str]())
         if keep_values:
             self.columns = list(self._stored)
 
@@ -175,10 +176,11 @@ class _Noting(RecordMaker):
             raise
 
 
-def _parquet_columns(chunk: Chunk) -> tuple[str, ...]:
-    """Return all columns of a Parquet file, although only the needed ones are read."""
+def _parquet_columns(chunk: Chunk) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return all columns of a Parquet file, although only the needed ones are read, and those of nested values."""
     try:
         with open_parquet(replace(chunk, start=0, end=TO_THE_END)) as (file, _):
-            return tuple(file.schema_arrow.names)
+            schema = file.schema_arrow
+            return tuple(schema.names), frozenset(one.name for one in schema if holds_nested(one.type))
     except BrokenParquetError:
-        return ()
+        return (), frozenset()

@@ -400,6 +400,25 @@ def test_no_type_is_proposed_that_cannot_hold_the_numbers(
     assert told.endswith(ways) and "int64}, " not in told.replace("uint64", "")
 
 
+def test_nested_columns_of_parquet_are_text_whatever_some_values_lack(make_config: MakeConfig, tmp_path: Path) -> None:
+    deep = pa.struct([("a", pa.struct([("b", pa.int64())])), ("c", pa.int64())])
+    columns = {
+        "text": pa.array(["A sentence."] * 3),
+        "structs": pa.array([[], [{"a": 1}], None]),
+        "lists": pa.array([[], [["x"]], [None]]),
+        "pairs": pa.array([[], [("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+        "deep": pa.array([{"a": None, "c": 1}, {"a": {"b": 1}, "c": None}, None], deep),
+    }
+    (tmp_path / "in").mkdir()
+    source = {"path": "in", "lang": "eng_Latn", "keep": [*[*columns][1:], "empty"]}
+    for name, empty in (("in/a.parquet", pa.array([[], [], None])), ("in/b.parquet", pa.array([["x"], [], None]))):
+        pq.write_table(pa.table(columns | {"empty": empty}), tmp_path / name)
+    assert load_checked(make_config(input=[source])).notices == ()
+    write_jsonl(tmp_path / "in/c.jsonl", [{"text": "A sentence.", "structs": ["x"]}])
+    (told,) = load_checked(make_config(input=[source])).notices
+    assert "structs is list<string> in c.jsonl (['x']) and string in a.parquet ([{'a': 1}])" in told
+
+
 @pytest.mark.parametrize("numbers", permutations((1, 2**53 + 1, 1.5)))
 @pytest.mark.parametrize("apart", [False, True])
 def test_kinds_of_numbers_that_only_together_become_text(
