@@ -349,28 +349,73 @@ def _equal_ids(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordS
 
 
 def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
-    """Yield kept columns that become text because some values are, with an example of each kind."""
+    """Yield kept columns, and fields and elements of them, that become text because some values are, with an example of
+    each kind.
+    """
     declared = {name for one in config.input for name in config.kept_types(one)}
     for name in config.keep_columns():
-        kinds = {kind: place for _, first in samples for kind, place in first.kinds.get(name, {}).items()}
-        kinds.pop(NOTHING, None)
-        other = next((kind for kind in kinds if kind != TEXT), None)
-        if name in declared or other is None or common_type(kinds) != TEXT:
+        if name in declared:
             continue
-        pair = (other, TEXT) if TEXT in kinds else _without_common(list(kinds))
-        shown = [(kind, *kinds[kind]) for kind in pair]
-        ways = " and ".join(f"{_called(kind, value)} in {file} ({short(value)})" for kind, file, value in shown)
         number = next(index for index, one in enumerate(config.input) if name in one.keep)
-        values = [value for _, first in samples for value in first.kept.get(name, ()) if value is not None]
+        whole = _Place(
+            name,
+            {kind: place for _, first in samples for kind, place in first.kinds.get(name, {}).items()},
+            [value for _, first in samples for value in first.kept.get(name, ())],
+        )
+        for place in (whole, *whole.inside()):
+            if problem := place.problem(name):
+                yield ("input", str(number), "keep"), problem
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A kept column, or a field or the elements of one: its kinds with the file and an example of each, and its values.
+
+    `declare` makes the type of the column from that of the place.
+    """
+
+    path: str
+    kinds: Mapping[ColumnType, tuple[str, Any]]
+    values: Sequence[Any]
+    declare: Callable[[ColumnType], ColumnType] = lambda kind: kind
+
+    def inside(self) -> Iterator[_Place]:
+        """Yield the elements of lists, or the fields of structs, if all values are such."""
+        common = common_type(self.kinds)
+        if common.element is not None:
+            kinds = {kind.element: place for kind, place in self.kinds.items() if kind.element is not None}
+            elements = [one for value in self.values if isinstance(value, list | tuple) for one in value]
+            yield _Place(f"what {self.path} holds", kinds, elements, ColumnType.list_of)
+        for name, _ in common.fields:
+            kinds = {
+                dict(kind.fields)[name]: (file, value and value.get(name))
+                for kind, (file, value) in self.kinds.items()
+                if name in dict(kind.fields)
+            }
+            values = [value.get(name) for value in self.values if isinstance(value, dict)]
+            yield _Place(f"{self.path}.{name}", kinds, values, partial(_with_field, common, name))
+
+    def problem(self, column: str) -> str | None:
+        """Say that this becomes text, and how to declare the column; None if it does not."""
+        kinds = [kind for kind in self.kinds if kind != NOTHING]
+        other = next((kind for kind in kinds if kind != TEXT), None)
+        if other is None or common_type(kinds) != TEXT:
+            return None
+        pair = (other, TEXT) if TEXT in kinds else _without_common(kinds)
+        shown = [(kind, *self.kinds[kind]) for kind in pair]
+        ways = " and ".join(f"{_called(kind, value)} in {file} ({short(value)})" for kind, file, value in shown)
+        values = [value for value in self.values if value is not None]
         fitting = next((kind for kind in (pair[0], ColumnType("uint64")) if _holds_integers(kind, values)), None)
-        meant = (
-            f"{{{name}: {fitting}}}, where values that do not fit become null and are counted, or " if fitting else ""
+        meant = "where values that do not fit become null and are counted, or "
+        meant = f"{{{column}: {self.declare(fitting)}}}, {meant}" if fitting else ""
+        return (
+            f"keep: {self.path} is {ways}, so all of {self.path} is kept as text, and conditions compare it as text; "
+            f"declare what is meant: keep: {meant}{{{column}: {self.declare(TEXT)}}}"
         )
-        yield (
-            ("input", str(number), "keep"),
-            f"keep: {name} is {ways}, so all of {name} is kept as text, and conditions compare it as text; declare "
-            f"what is meant: keep: {meant}{{{name}: string}}",
-        )
+
+
+def _with_field(struct: ColumnType, name: str, kind: ColumnType) -> ColumnType:
+    return ColumnType.struct_of(dict(struct.fields) | {name: kind})
 
 
 def _without_common(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ColumnType]:

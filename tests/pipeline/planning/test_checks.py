@@ -436,6 +436,39 @@ def test_kinds_of_numbers_that_only_together_become_text(
     assert f"({2**53 + 1})" in told and "(1.5)" in told and "so all of n is kept as text" in told
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (
+            [{"a": 1, "b": "x"}, {"a": 1.5}, {"a": 2**53 + 1}],
+            f"keep: k.a is float64 in a.jsonl (1.5) and int64 in a.jsonl ({2**53 + 1}), so all of k.a is kept as text, "
+            "and conditions compare it as text; declare what is meant: keep: {k: {a: float64, b: string}}, where "
+            "values that do not fit become null and are counted, or {k: {a: string, b: string}}",
+        ),
+        (
+            [{"a": 1}, {"a": 2**64}],
+            f"k.a is int64 in a.jsonl (1) and beyond int64 in a.jsonl ({2**64}), so all of k.a is kept as text, and "
+            "conditions compare it as text; declare what is meant: keep: {k: {a: string}}",
+        ),
+        (
+            [[1, None], [], None, ["x"]],
+            "what k holds is int64 in a.jsonl ([1, None]) and string in a.jsonl (['x']), so all of what k holds is "
+            "kept as text, and conditions compare it as text; declare what is meant: keep: {k: list<int64>}, where "
+            "values that do not fit become null and are counted, or {k: list<string>}",
+        ),
+        ([{"a": 1}, {"b": "x"}, {"a": None}, {}], None),
+        ([{"a": 1}, {"a": 1.5, "b": 2}], None),
+    ],
+)
+def test_fields_and_elements_that_become_text_are_told(
+    make_config: MakeConfig, tmp_path: Path, values: list[Any], told: str | None
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", [{"text": "A sentence.", "k": value} for value in values])
+    source = {"path": "in/a.jsonl", "lang": "eng_Latn", "keep": ["k"]}
+    notices = load_checked(make_config(input=[source])).notices
+    assert len(notices) == (told is not None) and all(str(told) in one for one in notices), notices
+
+
 def test_a_record_that_cannot_be_read_does_not_make_a_sample_whole(make_config: MakeConfig, tmp_path: Path) -> None:
     rows = [f'{{"id": "{at}", "lang": "eng_Latn", "text": "Number {at}."}}' for at in range(200)]
     (tmp_path / "long").mkdir()
