@@ -159,6 +159,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+UNMARK = r"sed 's/^\xEF\xBB\xBF//; s/}\xEF\xBB\xBF{/}\n{/' FILE > NEW takes such marks out"
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
@@ -217,6 +218,8 @@ def _not_json(error: Exception) -> str:
             error.msg == "Extra data" and error.doc[error.pos :].strip() == ","
         )
         how = "; if the file is one list, jq -c '.[]' FILE makes lines of it" if listed else ""
+        if error.doc[error.pos :].startswith("\ufeff"):
+            how = f"; this is a byte order mark, as a file has at its beginning that was put behind another: {UNMARK}"
         return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}{how}"
     if isinstance(error, RecursionError):
         return "values are nested too deeply to be read"
