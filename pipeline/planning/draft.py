@@ -37,6 +37,7 @@ from stages.sonar.card import load_card
 SMALL_MODEL, LARGE_MODEL = "sonar-tiny", columns.LARGE_MODEL
 KEPT = 6  # columns suggested as metadata
 SHOWN = 5  # columns or languages that a comment names
+LANGUAGES = 6  # whose shares a comment tells
 ONE_LANGUAGE = 0.95  # with at least this share of texts in one language, all are assumed to be in it
 CERTAIN = 0.5  # confidence of the identification, the threshold of `lang: detect`
 FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n[\w-]+:.*?^---[ \t]*\r?$", re.M | re.S)
@@ -310,7 +311,8 @@ def _written(
     documents = sum(one.documents for one in found)
     about = "" if all(one.counted for one in found) else "About "
     held_out = 0.1 if documents < FEW_DOCUMENTS else 0.01
-    told = ", ".join(f"{lang} {share:.0%}" for lang, share in langs.most_common(6))
+    told = ", ".join(f"{lang} {share:.0%}" for lang, share in langs.most_common(LANGUAGES))
+    told += f" and {len(langs) - LANGUAGES} more" if len(langs) > LANGUAGES else ""
     lines = [
         "# Made by `pipeline init`, which looked at the first records. Check it, then:",
         f"#   pipeline plan {file}      what a run would do",

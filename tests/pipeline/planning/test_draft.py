@@ -127,6 +127,15 @@ def test_several_languages_and_those_that_the_small_model_does_not_know(tmp_path
     assert (config.input[0].text, config.input[0].id) == ("content", "uuid")
 
 
+@pytest.mark.parametrize(("count", "end"), [(6, "ita_Latn 17%."), (8, "ita_Latn 12% and 2 more.")])
+def test_languages_that_are_not_named_are_counted(tmp_path: Path, count: int, end: str) -> None:
+    langs = ["eng_Latn", "deu_Latn", "fra_Latn", "spa_Latn", "por_Latn", "ita_Latn", "swe_Latn", "pol_Latn"][:count]
+    write_jsonl(tmp_path / "x.jsonl", [{"id": lang, "lang": lang, "text": ENGLISH} for lang in langs])
+    drafted("x.jsonl")
+    (line,) = (one for one in (tmp_path / "corpus.yaml").read_text().splitlines() if one.startswith("# Languages:"))
+    assert end in line and "swe_Latn" not in line.partition(". ")[0], line
+
+
 def test_ids_alike_are_no_ids_and_odd_names_are_quoted(tmp_path: Path) -> None:
     write_jsonl(
         tmp_path / "a b: [c].jsonl", [{"id": "same", "my: text #1": ENGLISH}, {"id": "same", "my: text #1": ENGLISH}]
