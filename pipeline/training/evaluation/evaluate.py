@@ -350,8 +350,10 @@ def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
     except DamagedError:
         return False
     of_model = table.models.get(name)  # unfinished ones have longer names
-    wanted = _EvaluatedModel(steps=started.settings.steps, sampling=asdict(sampling_in_evaluation(started)))
-    return of_model == wanted and table.sentences_asked >= started.settings.evaluate_sentences
+    wanted = started.settings.steps, asdict(sampling_in_evaluation(started))
+    if of_model is None or (of_model.steps, of_model.sampling) != wanted:
+        return False
+    return table.sentences_asked >= started.settings.evaluate_sentences
 
 
 @contextlib.contextmanager
