@@ -148,10 +148,16 @@ def follow(console: Console, url: str, run: str) -> bool:
     Returns:
         Whether the model is trained.
     """
-    store, shown = Store(url), -1
+    store, shown, silent = Store(url), -1, ""
     while True:
         found = read_job(store, run)
-        over = not found or not jobs.alive([found.id])
+        try:
+            over, unknown = not found or not jobs.alive([found.id]), ""
+        except SlurmError as error:  # the training goes on without it
+            over, unknown = False, str(error)
+        if unknown not in ("", silent):
+            console.print(f"SLURM does not report on its job: {unknown}", markup=False, highlight=False, soft_wrap=True)
+        silent = unknown
         now = training_status(store, run)
         if now.steps != shown:
             shown = now.steps

@@ -54,7 +54,9 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
             said.append(f"loss {last['loss']:.4f} at step {last['step']}")
         if by := training_holder(store, one.run):
             said.append(f"being trained {described(by)}")
-        state = "" if one.finished else _state(one, cluster)
+        state, unknown = ("", "") if one.finished else _state(one, cluster)
+        if one.job and unknown:
+            said.append(f"SLURM job {one.job.id}, whose state is not known ({unknown})")
         if one.job and state:
             said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
             if last and state == "RUNNING":
@@ -109,32 +111,41 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
         cluster: cancels SLURM jobs.
 
     Returns:
-        False if a job is not over, although it was cancelled.
+        False if a job is not over, although it was cancelled, or not known to be over.
     """
-    found = [
-        one
-        for one in training_statuses(store)
-        if one.job and not one.finished and _state(one, cluster) not in ("", *OVER)
-    ]
+    found = [one for one in training_statuses(store) if one.job and not one.finished and not _is_over(one, cluster)]
     for one in training_statuses(store):
         if by := training_holder(store, one.run):
             print_plain(console, f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM")
     deadline = time.monotonic() + GRACE_SECONDS
-    left, times_over = found, 0
-    while found and times_over < 2 and time.monotonic() < deadline:
+    left, times_over, refused = found, 0, ""
+    while found and times_over < 2 and not refused and time.monotonic() < deadline:
         if left:
-            cluster.cancel([one.job.id for one in left if one.job])
+            try:
+                cluster.cancel([one.job.id for one in left if one.job])
+            except PipelineError as error:
+                refused = visible(str(error))
         time.sleep(1.0)
         left = [one for one in found if not _is_over(one, cluster)]
         times_over = 0 if left else times_over + 1
     for one in found:
         assert one.job
-        said = "has been cancelled, but is not over yet" if one in left else "is cancelled"
+        said = _left(one, cluster, refused) if one in left else "is cancelled"
         print_plain(
             console,
             f"{one.run}: SLURM job {one.job.id} {said}; checkpoints are kept: pipeline train goes on from there",
         )
     return not left
+
+
+def _left(one: TrainingStatus, cluster: Cluster, refused: str) -> str:
+    """Say what is known of a job that is not known to be over. `refused`: why it could not be cancelled."""
+    again = "so it may train on: run pipeline cancel again once SLURM answers"
+    if refused:
+        return f"could not be cancelled ({refused}), {again}"
+    if unknown := _state(one, cluster)[1]:
+        return f"has been cancelled, but whether it is over is not known ({unknown}), {again}"
+    return "has been cancelled, but is not over yet"
 
 
 def _last(store: Store, run: str) -> Numbers:
@@ -147,15 +158,15 @@ def _last(store: Store, run: str) -> Numbers:
 
 def _is_over(one: TrainingStatus, cluster: Cluster) -> bool:
     """Return whether SLURM says that the job is over; if it does not answer, it is not known to be."""
-    try:
-        return not one.job or cluster.states([one.job.id]).get(one.job.id, OVER[0]).split(" ")[0] in OVER
-    except PipelineError:
-        return False
+    state, unknown = _state(one, cluster)
+    return not unknown and state in ("", *OVER)
 
 
-def _state(one: TrainingStatus, cluster: Cluster) -> str:
-    """Return SLURM's state of the job, and why it waits; empty if it does not answer."""
+def _state(one: TrainingStatus, cluster: Cluster) -> tuple[str, str]:
+    """Return SLURM's state of the job, and why it waits (empty if SLURM has forgotten it); and why that is not known
+    (empty if it is).
+    """
     try:
-        return cluster.states([one.job.id]).get(one.job.id, "") if one.job else ""
-    except PipelineError:  # this machine has no SLURM
-        return ""
+        return cluster.states([one.job.id]).get(one.job.id, "") if one.job else "", ""
+    except PipelineError as error:
+        return "", visible(str(error))

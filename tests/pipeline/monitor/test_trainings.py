@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
-from pipeline.monitor.trainings import show_trainings
+from launchers.slurm import jobs, training
+from launchers.slurm.site import SlurmError
+from pipeline.monitor import trainings
+from pipeline.monitor.run_status import Cluster
+from pipeline.monitor.trainings import cancel_trainings, show_trainings
 from pipeline.storage.store import Store
-from pipeline.training.status import TrainingStatus
+from pipeline.training.status import Job, TrainingStatus
 
 
 def test_of_many_trainings_those_are_shown_that_are_not_finished(
@@ -26,3 +31,57 @@ def test_of_many_trainings_those_are_shown_that_are_not_finished(
     assert lines[-1] == "… and 4 more (pipeline status --json lists all trainings)"
     every[0] = TrainingStatus("train/00", 0, 6, False, damaged="its record is damaged")
     assert not show_trainings(Console(quiet=True), Store(str(tmp_path)), slurm_cluster())
+
+
+AWAY = "squeue: Unable to contact slurm controller (connect failure)"
+
+
+def away(asked: Sequence[str]) -> dict[str, str]:
+    raise SlurmError(AWAY)
+
+
+def cluster(states: Callable[[Sequence[str]], dict[str, str]], cancel: Callable[[Sequence[str]], object]) -> Cluster:
+    return Cluster(states, lambda asked: (cancel(asked), None)[1], lambda *_: [], lambda *_: Path())
+
+
+@pytest.fixture
+def on_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    """A corpus whose only training is in the middle of its work in a job of SLURM."""
+    one = TrainingStatus("train/x", 2, 6, False, job=Job(id="205", folder="/logs", code=""))
+    monkeypatch.setattr(trainings, "training_statuses", lambda store: [one])
+    monkeypatch.setattr(training, "training_status", lambda store, run: one)
+    monkeypatch.setattr(training, "read_job", lambda store, run: one.job)
+    monkeypatch.setattr(trainings, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(training, "POLL_SECONDS", 0.0)
+    return Store(str(tmp_path))
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_what_slurm_does_not_tell_of_a_job_is_not_taken_for_its_end(on_slurm: Store, reached: bool) -> None:
+    asked: list[str] = []
+    slurm, shown = cluster(away, asked.extend if reached else away), io.StringIO()
+    assert show_trainings(Console(file=shown, width=300), on_slurm, slurm)
+    assert f"SLURM job 205, whose state is not known ({AWAY})" in shown.getvalue()
+    assert not cancel_trainings(Console(file=shown, width=300), on_slurm, slurm)
+    assert set(asked) == ({"205"} if reached else set())
+    what = "has been cancelled, but whether it is over is not known" if reached else "could not be cancelled"
+    assert f"train/x: SLURM job 205 {what} ({AWAY}), so it may train on: run pipeline cancel again" in shown.getvalue()
+    forgotten, shown = cluster(lambda asked: {}, away), io.StringIO()
+    assert cancel_trainings(Console(file=shown), on_slurm, forgotten) and not shown.getvalue()
+
+
+def test_who_waits_for_a_training_bears_a_slurm_that_does_not_answer(
+    on_slurm: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[SlurmError | bool] = [SlurmError(AWAY), SlurmError(AWAY), True, SlurmError(AWAY), False]
+
+    def alive(asked: Sequence[str]) -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(jobs, "alive", alive)
+    shown = io.StringIO()
+    assert not training.follow(Console(file=shown, width=300), on_slurm.url, "train/x")
+    assert not answers and shown.getvalue().count(f"SLURM does not report on its job: {AWAY}") == 2
