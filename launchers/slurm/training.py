@@ -31,6 +31,7 @@ from pipeline.base.messages import print_plain
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest
 from pipeline.corpus.reader import Corpus
+from pipeline.monitor.trainings import how_it_ended, is_over
 from pipeline.storage import retry
 from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
@@ -152,9 +153,9 @@ def follow(console: Console, url: str, run: str) -> bool:
     while True:
         found = read_job(store, run)
         try:
-            over, unknown = not found or not jobs.alive([found.id]), ""
+            state, unknown = jobs.states([found.id]).get(found.id, "") if found else "", ""
         except SlurmError as error:  # the training goes on without it
-            over, unknown = False, str(error)
+            state, unknown = "", str(error)
         if unknown not in ("", silent):
             console.print(f"SLURM does not report on its job: {unknown}", markup=False, highlight=False, soft_wrap=True)
         silent = unknown
@@ -162,9 +163,9 @@ def follow(console: Console, url: str, run: str) -> bool:
         if now.steps != shown:
             shown = now.steps
             console.print(f"{run}: step {now.steps} of {now.of} is saved", markup=False, highlight=False)
-        if over:
-            if now.failed:
-                console.print(now.failed, style="red", markup=False, highlight=False)
+        if is_over(state) and not unknown:
+            if said := now.failed or how_it_ended(now, state):
+                console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
             return now.finished
         time.sleep(POLL_SECONDS)
 

@@ -55,15 +55,18 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
         if by := training_holder(store, one.run):
             said.append(f"being trained {described(by)}")
         state, unknown = ("", "") if one.finished else _state(one, cluster)
+        ended = "" if by or unknown else how_it_ended(one, state)
         if one.job and unknown:
             said.append(f"SLURM job {one.job.id}, whose state is not known ({unknown})")
-        if one.job and state:
+        elif one.job and state and not ended:
             said.append(f"SLURM job {one.job.id} {state}, log {one.job.folder}/{one.job.id}.log")
             if last and state == "RUNNING":
                 said.append(f"{duration(last['seconds_left'])} left")
         console.print(Text(f"{one.run}: {', '.join(said)}"), soft_wrap=True)
         if one.failed and not one.finished:
             console.print(Text(f"  {one.failed}", style="red"), soft_wrap=True)
+        elif ended:
+            console.print(Text(f"  {ended}", style="yellow"), soft_wrap=True)
     if more:
         console.print(more, markup=False, highlight=False)
     return fine
@@ -148,6 +151,24 @@ def _left(one: TrainingStatus, cluster: Cluster, refused: str) -> str:
     return "has been cancelled, but is not over yet"
 
 
+def how_it_ended(one: TrainingStatus, state: str) -> str:
+    """Return how the job of a training ended and what to do, if the training is not finished and no process recorded
+    why; empty otherwise. `state`: SLURM's word for the job; empty if SLURM has forgotten it.
+    """
+    if one.finished or one.failed or not one.job or not is_over(state):
+        return ""
+    how = f" ended as {state}" if state else " is over"
+    advice = {"OUT_OF_MEMORY": "give it more launcher.memory; ", "TIMEOUT": "", "CANCELLED": ""}.get(
+        state, f"see its log {one.job.folder}/{one.job.id}.log; "
+    )
+    return f"SLURM job {one.job.id}{how}: {advice}pipeline train corpus.yaml goes on from step {one.steps}"
+
+
+def is_over(state: str) -> bool:
+    """Return whether a job is over, by SLURM's word for its state; empty if SLURM has forgotten it."""
+    return state.split(" ")[0] in ("", *OVER)
+
+
 def _last(store: Store, run: str) -> Numbers:
     """Return the last logged step; or what is wrong with the log, if it cannot be read."""
     try:
@@ -159,7 +180,7 @@ def _last(store: Store, run: str) -> Numbers:
 def _is_over(one: TrainingStatus, cluster: Cluster) -> bool:
     """Return whether SLURM says that the job is over; if it does not answer, it is not known to be."""
     state, unknown = _state(one, cluster)
-    return not unknown and state in ("", *OVER)
+    return not unknown and is_over(state)
 
 
 def _state(one: TrainingStatus, cluster: Cluster) -> tuple[str, str]:

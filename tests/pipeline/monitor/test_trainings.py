@@ -73,15 +73,37 @@ def test_what_slurm_does_not_tell_of_a_job_is_not_taken_for_its_end(on_slurm: St
 def test_who_waits_for_a_training_bears_a_slurm_that_does_not_answer(
     on_slurm: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[SlurmError | bool] = [SlurmError(AWAY), SlurmError(AWAY), True, SlurmError(AWAY), False]
+    answers: list[SlurmError | str] = [SlurmError(AWAY), SlurmError(AWAY), "RUNNING", SlurmError(AWAY), "CANCELLED"]
 
-    def alive(asked: Sequence[str]) -> bool:
+    def states(asked: Sequence[str]) -> dict[str, str]:
         answer = answers.pop(0)
         if isinstance(answer, SlurmError):
             raise answer
-        return answer
+        return dict.fromkeys(asked, answer)
 
-    monkeypatch.setattr(jobs, "alive", alive)
+    monkeypatch.setattr(jobs, "states", states)
     shown = io.StringIO()
     assert not training.follow(Console(file=shown, width=300), on_slurm.url, "train/x")
     assert not answers and shown.getvalue().count(f"SLURM does not report on its job: {AWAY}") == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        ("OUT_OF_MEMORY", " ended as OUT_OF_MEMORY: give it more launcher.memory; "),
+        ("TIMEOUT", " ended as TIMEOUT: "),
+        ("NODE_FAIL", " ended as NODE_FAIL: see its log /logs/205.log; "),
+        ("", " is over: see its log /logs/205.log; "),
+    ],
+)
+def test_how_a_job_ended_that_did_not_finish_its_training(
+    on_slurm: Store, monkeypatch: pytest.MonkeyPatch, state: str, advice: str
+) -> None:
+    def states(asked: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(asked, state) if state else {}
+
+    monkeypatch.setattr(jobs, "states", states)
+    shown = io.StringIO()
+    assert not training.follow(Console(file=shown, width=300), on_slurm.url, "train/x")
+    assert show_trainings(Console(file=shown, width=300), on_slurm, cluster(states, away))
+    assert shown.getvalue().count(f"SLURM job 205{advice}pipeline train corpus.yaml goes on from step 2\n") == 2
