@@ -5,13 +5,14 @@ training reads files of the corpus that never change.
 
 In the job, srun starts torchrun on each node, which starts one process per GPU; only command lines go from node to
 node. The outcome is judged by the steps that are on disk: after a failure the processes are started again in the same
-job, as long as that leads to new steps; near the time limit the job is queued again. Preemption, `scontrol requeue` and
-a lost node do that by themselves. A program must save its work and end with code 0 when it gets `WARNING` or SIGTERM;
-for the latter it has the site's KillWait (30 s by default).
+job, as long as that leads to new steps; near the time limit, and at it, the job is queued again. Preemption, `scontrol
+requeue` and a lost node do that by themselves. A program must save its work and end with code 0 when it gets `WARNING`,
+which may be repeated, or SIGTERM; for the latter it has the site's KillWait (30 s by default).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from rich.console import Console
 
 from launchers.restart import RestartPolicy
 from launchers.slurm import jobs
-from launchers.slurm.sbatch import WARNING
+from launchers.slurm.sbatch import WARNING, WARNING_SECONDS
 from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.submit import jobs_root, patience_of, pipeline_command, python
 from pipeline.base.errors import CorpusError, PipelineError, StartError
@@ -46,6 +47,7 @@ from pipeline.training.status import (
 )
 
 POLL_SECONDS = 3.0
+WARN_EVERY = 5.0  # seconds between warnings before the time limit
 ENDS_WITHIN = 30.0  # seconds in which SLURM ends a job that it queues again, once it has ended srun
 _SUBMITTED = """submitted as job {job}; the model is trained when {run}/model.json is there
   pipeline status {url}   how far it is
@@ -178,15 +180,20 @@ _DEAF = f"trap '' {WARNING.name.removeprefix('SIG')}; exec \"$@\""
 def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], TrainingStatus]) -> None:
     """Run a command, as `srun` gives it, until `look` says that the training is finished.
 
-    Returns early if SLURM ends this job. Raises `CorpusError` if repeated starts lead to no new step.
+    Returns early if SLURM ends this job; at its time limit it is queued again, if that brought new steps. Raises
+    `CorpusError` if repeated starts lead to no new step.
     """
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))  # the processes get it too
-    policy = RestartPolicy(look)
+    policy, begun, left = RestartPolicy(look), look().steps, jobs.seconds_left()
+    warning = min(WARNING_SECONDS, WARNING_SECONDS if left is None else left / 4)
     while True:
         before = look()
-        code = subprocess.call(command)
+        code = _call(command, warning)
         now = look()
+        if ended and now.steps > begun and not now.finished and _is_at_the_limit():
+            console.print(f"launcher.time is over, at step {now.steps}: queued again", highlight=False)
+            _queue_again(ended)
         if now.finished or ended:
             return
         if code:
@@ -198,6 +205,30 @@ def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], Tra
             console.print(f"asked to stop, at step {now.steps}: queued again", highlight=False)
             _queue_again(ended)
             return
+
+
+def _call(command: Sequence[str], warning: float) -> int:
+    """Run srun, and return its code. From so many seconds before the time limit on, repeat SLURM's warning to what it
+    runs, until it ends: a process that is still starting does not hear it.
+    """
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                return process.wait(WARN_EVERY)
+            except subprocess.TimeoutExpired:
+                left = jobs.seconds_left()
+            if left is not None and left < warning:
+                with contextlib.suppress(SlurmError):  # the next one may come through
+                    ask("scancel", f"--signal={WARNING.name.removeprefix('SIG')}", os.environ["SLURM_JOB_ID"])
+
+
+def _is_at_the_limit() -> bool:
+    """Return whether SLURM says that it ends this job for its time limit, and not because somebody cancels it."""
+    try:
+        said = ask("squeue", "--noheader", "--format=%r", "--jobs", os.environ["SLURM_JOB_ID"])
+    except SlurmError:
+        return False
+    return said.strip() == "TimeLimit"
 
 
 def _queue_again(ended: Sequence[int]) -> None:

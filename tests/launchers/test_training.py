@@ -269,6 +269,49 @@ def test_a_job_that_slurm_takes_away_is_no_failure(monkeypatch: pytest.MonkeyPat
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture
+def in_a_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """This process as that of job 7, which takes 400 s and is soon over; and what was asked of SLURM."""
+    asked: list[str] = []
+    left = itertools.chain([400.0], itertools.repeat(50.0))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(training, "WARN_EVERY", 0.05)
+    monkeypatch.setattr(jobs, "seconds_left", lambda: next(left))
+    monkeypatch.setattr(jobs, "requeue", lambda: asked.append("requeue"))
+    before = signal.getsignal(signal.SIGTERM)
+    yield asked
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_who_misses_the_warning_before_the_time_limit_is_warned_again(
+    in_a_job: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def heard(*command: str) -> str:
+        in_a_job.append(" ".join(command))
+        if len(in_a_job) == 3:
+            (tmp_path / "heard").touch()
+        return ""
+
+    monkeypatch.setattr(training, "ask", heard)
+    steps, command = itertools.count(), ["bash", "-c", f"until [ -e {tmp_path}/heard ]; do sleep 0.01; done"]
+    training._run_in_job(Console(quiet=True), command, lambda: TrainingStatus("train/x", next(steps), 9, False))
+    warnings = ["scancel --signal=USR2 7"] * (len(in_a_job) - 1)
+    assert len(warnings) >= 3 and in_a_job == [*warnings, "requeue"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "new", "again"), [("TimeLimit", 1, True), ("TimeLimit", 0, False), ("None", 1, False)]
+)
+def test_what_is_saved_at_the_time_limit_itself_is_gone_on_with(
+    in_a_job: list[str], monkeypatch: pytest.MonkeyPatch, reason: str, new: int, again: bool
+) -> None:
+    """SLURM ends a job in the same way if somebody cancels it, and says so."""
+    monkeypatch.setattr(training, "ask", lambda *command: f"{reason}\n" if command[0] == "squeue" else "")
+    steps, command = itertools.count(step=new), ["bash", "-c", f"kill -TERM {os.getpid()}; exit 143"]
+    training._run_in_job(Console(quiet=True), command, lambda: TrainingStatus("train/x", next(steps), 9, False))
+    assert in_a_job == ["requeue"] * again
+
+
 def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:
     job = submitted("long", "launcher.time=2", "train.steps=1000000")
     until(lambda: "queued again" in job.log)
