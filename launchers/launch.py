@@ -24,9 +24,10 @@ class Launching:
     def __call__(self, plan: Plan, folder: str) -> Iterator[Event]:
         """Carry out a plan."""
         if kind_of(plan) == "local" and not self._ray:
-            from launchers.local import ray_on_this_machine
+            from launchers.local import end_of_ray_is_told, ray_on_this_machine
 
             self._started.enter_context(ray_on_this_machine())
+            self._started.enter_context(end_of_ray_is_told())
             self._ray = True
         yield from launch(plan, folder)
 

@@ -14,10 +14,13 @@ import importlib
 import logging
 import os
 import secrets
+import select
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +35,12 @@ from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
-ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed
+ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed, and this one once Ray has ended
+ENDED = (
+    "\nRay has ended while it was needed: its process {name} was killed or failed, most likely because memory ran out. "
+    "Finished work is kept: run the same command again, or with --launcher inline, which needs less memory.\n"
+)
+ENVIRONMENT_AGENT = "runtime_env/agent/main.py"  # what that process is called at first
 STARTS, TOO_SLOW = 3, "timed out during startup"
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
@@ -72,6 +80,47 @@ def ray_on_this_machine() -> Iterator[None]:
                 _end_processes(folder)
     finally:
         _delete(folder)
+
+
+@contextlib.contextmanager
+def end_of_ray_is_told() -> Iterator[None]:
+    """Tell at once, on stderr, if the Ray that this process has started ends within the `with` block: Ray then ends
+    this process without a word about that, or waits for ever, in which case this process is asked to stop.
+    """
+    over = threading.Event()
+    if found := _vital():
+        threading.Thread(target=_tell_the_end, args=(found, over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _vital() -> dict[int, str]:
+    """Return open file → name of the processes without which our Ray ends; such a file can be read once one ended."""
+    psutil: Any = importlib.import_module("psutil")  # which Ray brings
+    found: dict[int, str] = {}
+    if sys.platform == "linux":
+        for one in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or the system has no such files
+                name = "raylet" if one.name() == "raylet" else "RuntimeEnvAgent"
+                if name == "raylet" or any(word in " ".join(one.cmdline()[:4]) for word in (name, ENVIRONMENT_AGENT)):
+                    found[os.pidfd_open(one.pid)] = name
+    return found
+
+
+def _tell_the_end(found: dict[int, str], over: threading.Event) -> None:
+    """Wait until one of the processes has ended, and tell of it unless that was to be."""
+    poll = select.poll()
+    for file in found:
+        poll.register(file, select.POLLIN)
+    (ended, _), *_ = poll.poll()
+    if not over.is_set():
+        os.write(2, ENDED.format(name=found[ended]).encode())
+        if not over.wait(ENDS):
+            os.kill(os.getpid(), signal.SIGTERM)
+    for file in found:
+        os.close(file)
 
 
 @contextlib.contextmanager

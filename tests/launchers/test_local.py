@@ -43,6 +43,24 @@ except KeyboardInterrupt:
     import psutil
     print([process.name() for process in psutil.Process().children(recursive=True)])
 """
+ENDED = """
+import sys, time
+import psutil
+from launchers import local
+
+local.ENDS = 2.0
+with local.ray_on_this_machine(), local.end_of_ray_is_told():
+    import ray
+    seconds = 100 if sys.argv[1:] else 0
+    waits = ray.remote(lambda: time.sleep(seconds)).remote()
+    killed = False
+    while sys.argv[1:] and not killed:
+        for process in psutil.Process().children(recursive=True):
+            if process.name() == sys.argv[1]:
+                process.kill()
+                killed = True
+    ray.get(waits)
+"""
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
 
@@ -107,6 +125,16 @@ def test_an_interrupted_start_leaves_no_process_and_no_folder(base: Path) -> Non
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=600)
     assert (shown.returncode, shown.stdout) == (0, "[]\n"), shown
     assert not list(base.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["raylet", "ray::RuntimeEnvAgent", None])
+def test_who_needs_a_ray_that_was_killed_is_told_and_does_not_wait(base: Path, killed: str | None) -> None:
+    command = [sys.executable, "-c", ENDED, *([killed] if killed else [])]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=90)
+    assert bool(shown.returncode) == bool(killed), shown
+    said = f"Ray has ended while it was needed: its process {str(killed).removeprefix('ray::')} was killed or failed"
+    assert (said in shown.stderr) == bool(killed), shown
 
 
 @pytest.mark.slow
