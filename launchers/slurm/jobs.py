@@ -29,11 +29,6 @@ from pipeline.config.launcher import LauncherSettings, seconds_of
 from pipeline.monitor.run_status import OVER
 from pipeline.storage import retry
 
-ADVICE = {  # by SLURM's word for how a job ended
-    "OUT_OF_MEMORY": "give launcher.memory more",
-    "TIMEOUT": "give launcher.time more",
-    "DEADLINE": "give launcher.time more",
-}
 _end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
 

@@ -26,6 +26,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
 from pipeline.corpus.runs import SUMMARY, RunRecord, newest_config, newest_view
+from pipeline.monitor.run_status import ADVICE
 from pipeline.run.expected import raise_if_unexpected
 from pipeline.run.finish import finish
 from pipeline.run.lineage import tell
@@ -175,7 +176,7 @@ def _ends(store: Store, folder: str) -> str:
     with contextlib.suppress(PipelineError):
         found = jobs.states(read_json(store, f"{folder}/{JOBS}", _Jobs, "").array).values()
         words = sorted({word.split(" ")[0] for word in found} - {"COMPLETED", "PENDING", "RUNNING"})
-        advice = "; ".join(jobs.ADVICE[word] for word in words if word in jobs.ADVICE)
+        advice = "; ".join(ADVICE[word] for word in words if word in ADVICE)
         return f" (SLURM: {', '.join(words)})" * bool(words) + f"; {advice}" * bool(advice)
     return ""
 

@@ -159,7 +159,7 @@ def follow(console: Console, url: str, run: str) -> bool:
         except SlurmError as error:  # the training goes on without it
             state, unknown = "", str(error)
         if unknown not in ("", silent):
-            console.print(f"SLURM does not report on its job: {unknown}", markup=False, highlight=False, soft_wrap=True)
+            print_plain(console, f"SLURM does not report on its job: {unknown}")
         silent = unknown
         now = training_status(store, run)
         if now.steps != shown:
@@ -167,7 +167,7 @@ def follow(console: Console, url: str, run: str) -> bool:
             console.print(f"{run}: step {now.steps} of {now.of} is saved", markup=False, highlight=False)
         if is_over(state) and not unknown:
             if said := now.failed or how_it_ended(now, state):
-                console.print(said, style="red", markup=False, highlight=False, soft_wrap=True)
+                print_plain(console, said, style="red")
             return now.finished
         time.sleep(POLL_SECONDS)
 

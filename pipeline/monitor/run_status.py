@@ -37,6 +37,11 @@ OVER = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 )  # fmt: skip
+ADVICE = {  # by SLURM's word for how a job ended
+    "OUT_OF_MEMORY": "give it more launcher.memory",
+    "TIMEOUT": "give it more launcher.time",
+    "DEADLINE": "give it more launcher.time",
+}
 
 _LEASE_SECONDS = (
     LauncherSettings().lease_seconds

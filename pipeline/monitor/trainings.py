@@ -12,7 +12,7 @@ from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import duration, last_few
 from pipeline.base.messages import print_plain
 from pipeline.coordination.lock import described, training_holder
-from pipeline.monitor.run_status import OVER, Cluster, last_lines
+from pipeline.monitor.run_status import ADVICE, OVER, Cluster, last_lines
 from pipeline.storage.store import Store
 from pipeline.training.status import (
     Numbers,
@@ -158,10 +158,10 @@ def how_it_ended(one: TrainingStatus, state: str) -> str:
     if one.finished or one.failed or not one.job or not is_over(state):
         return ""
     how = f" ended as {state}" if state else " is over"
-    advice = {"OUT_OF_MEMORY": "give it more launcher.memory; ", "TIMEOUT": "", "CANCELLED": ""}.get(
-        state, f"see its log {one.job.folder}/{one.job.id}.log; "
-    )
-    return f"SLURM job {one.job.id}{how}: {advice}pipeline train corpus.yaml goes on from step {one.steps}"
+    todo = [f"pipeline train corpus.yaml goes on from step {one.steps}"]
+    if state not in ("CANCELLED", "TIMEOUT"):
+        todo.insert(0, ADVICE.get(state, f"see its log {one.job.folder}/{one.job.id}.log"))
+    return f"SLURM job {one.job.id}{how}: {'; '.join(todo)}"
 
 
 def is_over(state: str) -> bool:

@@ -18,7 +18,7 @@ from tests.support.workers import SLURM, order_phase
 
 @pytest.mark.parametrize(
     ("ended", "told"),
-    [({}, "said nothing$"), ({"7": "OUT_OF_MEMORY"}, r"SLURM: OUT_OF_MEMORY\); give launcher.memory more$")],
+    [({}, "said nothing$"), ({"7": "OUT_OF_MEMORY"}, r"SLURM: OUT_OF_MEMORY\); give it more launcher.memory$")],
 )
 def test_a_fit_that_is_killed_again_and_again_ends_the_run(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, ended: dict[str, str], told: str
