@@ -233,7 +233,8 @@ class _Comparison:
             found = read_json(self.store, RESULTS, Results, remedy)
         found.about = {
             "corpus": self.index.about.corpus,
-            "sentences judged": f"{len(self.held.judged):,} of the split {self.science.settings.split}",
+            "sentences judged": f"{len(self.held.judged):,} of the split {self.science.settings.split}"
+            + (", drawn at random" if self.held.drawn else ""),
             **({"left out": self._judged[1]} if self._judged[1] else {}),
             "encoder": self.index.about.model,
         }
@@ -284,6 +285,8 @@ class _Comparison:
             judged += ["neighbours across the cuts of wrapped documents"]  # they were not left out in earlier versions
         if len(set(self._fitted[0].ids)) < len(set(self._fitted[0].wholes)):
             judged += ["documents with one id apart"]  # they were one document in earlier versions
+        if self._fitted[0].drawn:
+            judged += ["drawn at random"]  # they were the first ones of the split in earlier versions
         if self.left_out:
             judged += [sorted(self.left_out)]
         return fingerprint(judged)

@@ -423,7 +423,7 @@ def _scaler(corpus: Corpus) -> RobustScaler | None:
 def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
     documents, sentences = len(set(held.wholes)), len(held.judged)
     said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
-    said += options.split
+    said += f"{options.split}, drawn at random" if held.drawn else options.split
     if index.about.select.get("where") is not None:
         said += ", of what `select` keeps"
     if BY_NEIGHBOURS & set(judge.wanted):

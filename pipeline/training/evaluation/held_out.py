@@ -31,6 +31,7 @@ from stages.lcm.plans import planned_lengths
 HELD_OUT_READS = ("embeddings", "sentences", "documents")  # families
 MICRO = 1024  # sentences that are predicted together
 LONGEST = 4096  # sentences of a prompt with its answer
+DRAWN_FROM = 1 << 16  # about so many sentences, of shuffle blocks from all over the split, among which some are drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class HeldOut:
 
     paragraphs: (sentences,) int32, the number of each one's paragraph in its document. hashes: (documents,) of texts.
     A document that was wrapped is several here. groups: (documents,) values of the column by which they are grouped,
-    if there is one.
+    if there is one. drawn: whether they were drawn from a split that has more, in random order.
     """
 
     embeddings: Tensor
@@ -50,6 +51,7 @@ class HeldOut:
     hashes: tuple[str, ...]
     paragraphs: Tensor
     groups: tuple[str, ...] = ()
+    drawn: bool = False
 
     @cached_property
     def document(self) -> Tensor:
@@ -104,6 +106,7 @@ class HeldOut:
             of(self.hashes),
             self.paragraphs[rows],
             of(self.groups),
+            self.drawn,
         )
 
     def lang(self, place: int) -> str:
@@ -159,7 +162,10 @@ class _Document:
 
 
 def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by: str | None = None) -> HeldOut:
-    """Return the first documents of a split that together have enough sentences to predict, or all.
+    """Return documents of a split that together have enough sentences to predict, or all.
+
+    If it has more, they are drawn at random from all over the split, always the same: its first ones would be those of
+    one input, or of one language. Of a long document, pieces are drawn.
 
     Args:
         index: the index of the corpus.
@@ -177,7 +183,8 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by
     """
     found: list[_Document] = []
     wanted = sentences
-    with closing(_documents(index, split, max_sentences)) as documents:
+    drawn = Sequences.of(index, split).sentences > sentences
+    with closing(_documents(index, split, max_sentences, drawn)) as documents:
         for one in documents:
             found.append(one)
             wanted -= len(one.texts) - 1
@@ -187,7 +194,7 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by
         raise ConfigError(
             f"{index.url}: every document of the split {split} has one sentence, so none has a context to predict from"
         )
-    return _held(index, split, found, by)
+    return _held(index, split, found, by, drawn)
 
 
 def fitting(
@@ -285,10 +292,11 @@ def prompts_and_answers(index: Index, split: str, *, documents: int) -> tuple[He
     return _held(index, split, found), [one.prompt for one in found], passed
 
 
-def _documents(index: Index, split: str, max_sentences: int) -> Generator[_Document]:
+def _documents(index: Index, split: str, max_sentences: int, drawn: bool = False) -> Generator[_Document]:
+    """Yield documents in the order of the corpus, or in random order. Those that are too long are cut."""
     loader = Loader(
         [TrainingSource(index)], split=split, max_sentences=max_sentences, micro_concepts=max(MICRO, max_sentences),
-        epochs=1, shuffle=False, texts=True,
+        epochs=1, shuffle=drawn, streams=1, buffer_sentences=DRAWN_FROM, texts=True,
     )  # fmt: skip
     for _, batch in loader:
         assert batch.texts is not None and batch.sequences is not None and batch.paragraphs is not None
@@ -319,14 +327,14 @@ def _openings(index: Index, split: str, max_sentences: int) -> Generator[_Docume
             last = document
 
 
-def _held(index: Index, split: str, found: list[_Document], by: str | None = None) -> HeldOut:
+def _held(index: Index, split: str, found: list[_Document], by: str | None = None, drawn: bool = False) -> HeldOut:
     names = dict.fromkeys(["doc_id", "lang", "text_hash", *([by] if by else [])])
     ids, langs, hashes, *more = _described(index, split, [one.number for one in found], tuple(names))
     groups = () if by is None else {"doc_id": ids, "lang": langs, "text_hash": hashes}.get(by) or more[0]
     lengths = torch.tensor([len(one.texts) for one in found])
     texts = tuple(text for one in found for text in one.texts)
     embeddings, paragraphs = (torch.cat([getattr(one, name) for one in found]) for name in ("embeddings", "paragraphs"))
-    return HeldOut(embeddings, lengths, texts, langs, ids, hashes, paragraphs, groups)
+    return HeldOut(embeddings, lengths, texts, langs, ids, hashes, paragraphs, groups, drawn)
 
 
 def _closes(embedding: Tensor, index: Index) -> bool:

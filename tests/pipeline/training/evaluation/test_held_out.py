@@ -42,8 +42,19 @@ def test_held_out_documents_are_those_of_the_split(corpus: Corpus, index: Index)
     of_split = [number for number, split in enumerate(table["split"].to_pylist()) if split == "test"]
     assert torch.equal(held.embeddings, matrix.reshape(-1, index.dim)[of_split])
     assert [len(one.lengths) for one in held.batches("cpu")] == [len(held.lengths)]
-    fewer = held_out(index, "test", max_sentences=CONTEXT, sentences=20)
-    assert 20 <= len(fewer.judged) < 20 + CONTEXT and fewer.texts == held.texts[: len(fewer.texts)]
+    assert not held.drawn
+
+
+def test_some_held_out_documents_are_drawn_from_all_over_the_split(corpus: Corpus, index: Index) -> None:
+    held = held_out(index, "test", max_sentences=CONTEXT, sentences=10**9)
+    fewer, again = (held_out(index, "test", max_sentences=CONTEXT, sentences=20) for _ in range(2))
+    assert 20 <= len(fewer.judged) < 20 + CONTEXT and fewer.drawn and fewer.texts == again.texts
+    assert set(fewer.texts) < set(held.texts) and fewer.texts[0] != held.texts[0]
+    pieces = [fewer.texts[start : start + size] for start, size in zip(fewer.starts, fewer.lengths, strict=True)]
+    all_pieces = [held.texts[start : start + size] for start, size in zip(held.starts, held.lengths, strict=True)]
+    assert set(pieces) <= set(all_pieces)
+    some = held_out(index, "test", max_sentences=CONTEXT, sentences=len(held.judged) // 2)
+    assert len(set(some.langs)) == len(set(held.langs)) > 1  # the first half is of one language
 
 
 def test_beginnings_are_the_first_sentences_of_documents(corpus: Corpus, index: Index) -> None:
