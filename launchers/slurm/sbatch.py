@@ -190,7 +190,7 @@ class SbatchScript(submitit.SlurmExecutor):
 
 def jobs_of_script(script: Path) -> list[str]:
     """Return the ids of the waiting and running jobs of this user that were submitted as this very file."""
-    said = ask("squeue", "--noheader", "--all", "--user", str(os.getuid()), "--format=%A|%o")
+    said = ask("squeue", "--noheader", "--all", "--user", str(os.getuid()), "--format=%F|%o")  # %F: of a whole array
     lines = (line.strip().partition("|") for line in said.splitlines())
     return list(dict.fromkeys(job for job, _, command in lines if command == str(script)))
 

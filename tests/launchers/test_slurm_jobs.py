@@ -337,6 +337,15 @@ def test_the_job_that_slurm_took_is_known_whatever_sbatch_says(
     assert [one.name for one in (tmp_path / "logs").iterdir()] == [f"{job}_submission.sh"]
 
 
+def test_an_array_whose_answer_is_lost_is_found_when_its_tasks_run(
+    submit: Submit, sbatch: Callable[[str], None], tmp_path: Path
+) -> None:
+    running = f"$(cat {tmp_path}/logs/*.log | grep -c start) -ge 2"
+    sbatch(f'$REAL "$@" >/dev/null; until [ {running} ]; do sleep 0.2; done; {LOST}')
+    (array,) = submit(5, tasks=2)
+    assert set(jobs.states([array])) == {f"{array}_0", f"{array}_1"}
+
+
 def test_a_job_whose_submission_is_interrupted_is_cancelled(
     submit: Submit, sbatch: Callable[[str], None], tmp_path: Path
 ) -> None:
