@@ -29,13 +29,14 @@ from typing import Any
 from launchers import ray_data
 from launchers.devices import allowed_cpus, devices
 from pipeline.base.errors import PipelineError
-from pipeline.base.interrupts import stopped_by_exit
+from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
 ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed, and this one once Ray has ended
+HEARD_WITHIN = 0.1  # seconds in which this process hears a signal that Ray's processes got as well
 ENDED = (
     "\nRay has ended while it was needed: its process {name} was killed or failed, most likely because memory ran out. "
     "Finished work is kept: run the same command again, or with --launcher inline, which needs less memory.\n"
@@ -115,7 +116,7 @@ def _tell_the_end(found: dict[int, str], over: threading.Event) -> None:
     for file in found:
         poll.register(file, select.POLLIN)
     (ended, _), *_ = poll.poll()
-    if not over.is_set():
+    if not over.wait(HEARD_WITHIN) and not is_asked_to_stop():
         os.write(2, ENDED.format(name=found[ended]).encode())
         if not over.wait(ENDS):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,9 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
+
+_asked: list[int] = []  # signals
 
 
 class StoppedWithProgress(KeyboardInterrupt):
@@ -18,9 +21,19 @@ def install_sigterm_handler() -> None:
     Outside of the main thread, where signals never arrive, this does nothing.
     """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _stop)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(signal.SIGHUP, signal.default_int_handler)
+            signal.signal(signal.SIGHUP, _stop)
+
+
+def is_asked_to_stop() -> bool:
+    """Return whether a signal whose handler was installed here has arrived in this process."""
+    return bool(_asked)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    _asked.append(number)
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
