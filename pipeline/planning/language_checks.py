@@ -53,9 +53,10 @@ def language_findings(
         card: the model, which knows some languages.
 
     Returns:
-        Problems, if none of these records would become a document; and warnings, if some of them would not.
+        Problems, if no record of the input would become a document; and warnings, if some would not.
     """
     uncertain = len(first.refused.get(NOT_CERTAIN, ()))
+    stops = not first.documents and (first.whole or isinstance(one.lang, str))  # else the rest may be known
     found: list[Problem] = []
     place = (*keys, "lang")
     name = f"input {int(keys[1]) + 1}"
@@ -63,9 +64,9 @@ def language_findings(
         found.append(
             (
                 place,
-                f"{name}: {_none_of(first)} language that {card.name} knows: {_listed(first.unknown)}; a run would set "
-                f"all of them aside ({UNKNOWN_LANGUAGE}). What can be done: "
-                f"{_ways(config, one, first, card)}",
+                f"{name}: {_none_of(first)} language that {card.name} knows: {_listed(first.unknown)}; "
+                f"{'a run would set all of them' if stops else 'a run sets such documents'} aside "
+                f"({UNKNOWN_LANGUAGE}). What can be done: {_ways(config, one, first, card)}",
             )
         )
     elif first.unknown:
@@ -87,7 +88,7 @@ def language_findings(
                 "threshold, or state the language: lang: CODE, or {column: NAME}",
             )
         )
-    return ([], found) if first.documents else (found, [])
+    return (found, []) if stops else ([], found)
 
 
 def _none_of(first: RecordSample) -> str:

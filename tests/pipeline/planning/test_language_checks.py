@@ -53,6 +53,16 @@ def test_where_no_record_has_a_known_language_it_is_an_error(tmp_path: Path) -> 
             assert ". What can be done: spa_Latn is known to sonar" in done.stderr and not (tmp_path / "out").exists()
 
 
+def test_records_behind_the_first_ones_may_have_a_known_language(tmp_path: Path) -> None:
+    """As in a file that is sorted by language: only what was read as a whole is refused."""
+    told = "none of the first 100 records of a.jsonl has a language that sonar-tiny knows: 'ace_Latn' (100 records)"
+    done = pipeline("plan", corpus_of(tmp_path, ["ace_Latn"] * 100 + ["eng_Latn"]))
+    assert done.returncode == 0, said(done)
+    assert "Warning: " in done.stderr and f"{told}; a run sets such documents aside (unknown" in done.stderr, said(done)
+    done = pipeline("plan", corpus_of(tmp_path, ["ace_Latn"] * 101, "ace_Latn"))
+    assert done.returncode == 2 and "lang is 'ace_Latn', which sonar-tiny does not know" in done.stderr, said(done)
+
+
 def test_detected_languages_count_too(tmp_path: Path) -> None:
     texts = [SENTENCES["eng_Latn"], SENTENCES["deu_Latn"], SENTENCES["vie_Latn"], "1 2 3 4"]
     path = corpus_of(tmp_path, [""] * 4, "detect", texts)
