@@ -15,7 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.arrow import scattered
-from stages.duplicates.hashing import SLICE, STEP, Hashes, Ints, bytes_of, folded, hash_spans, mixed, normalised, steps
+from stages.duplicates.hashing import (
+    SLICE,
+    STEP,
+    Hashes,
+    Ints,
+    bytes_of,
+    folded,
+    hash_spans,
+    hash_texts,
+    mixed,
+    normalised,
+    steps,
+)
 from stages.duplicates.settings import MinhashSettings, NearSettings
 from stages.stage import Computed, HostStage
 
@@ -23,6 +35,8 @@ _EMPTY = np.uint32(2**32 - 1)
 _SHINGLES = 1 << 18  # shingles of documents that are sketched together
 _SEPARATORS = np.zeros(256, np.bool_)  # ASCII bytes that are in no word
 _SEPARATORS[:128] = [not chr(code).isalnum() for code in range(128)]
+_UNSEEN = r"[\p{Cf}\x{180B}-\x{180D}\x{180F}\x{FE00}-\x{FE0F}\x{E0100}-\x{E01EF}]+"  # joiners, variation selectors, …
+_MARKS = r"[\p{P}\p{S}\p{Z}\p{Cc}][\p{P}\p{S}\p{Z}\p{Cc}\p{M}]*|^\p{M}+"  # and combining ones without a letter
 
 
 class Minhash(HostStage):
@@ -57,7 +71,7 @@ def document_keys(text: pa.Array, starts: Ints, settings: NearSettings) -> Hashe
 
 
 def shingles_of(text: pa.Array, starts: Ints, settings: NearSettings) -> tuple[Hashes, Ints]:
-    """Return the runs of words that documents are compared by.
+    """Return the runs of words that documents are compared by; of a document without words, its text as a whole.
 
     Args:
         text: (rows,) the sentences of documents.
@@ -69,7 +83,14 @@ def shingles_of(text: pa.Array, starts: Ints, settings: NearSettings) -> tuple[H
     """
     slices = [_without_marks(normalised(text.slice(start, SLICE))) for start in range(0, max(1, len(text)), SLICE)]
     words, owner = _words(pa.concat_arrays(slices), starts)
-    return _shingles(words, np.searchsorted(owner, np.arange(len(starts) + 1)), settings.words)
+    edges = np.searchsorted(owner, np.arange(len(starts) + 1))
+    found, places = _shingles(words, edges, settings.words)
+    wordless = np.diff(edges) == 0
+    rows = np.diff(starts, append=len(text))
+    these = text.take(pa.array(np.flatnonzero(np.repeat(wordless, rows))))
+    hashes = hash_texts(pa.chunked_array([these]), "light")
+    found[places[:-1][wordless]] = folded(hashes, np.append(0, np.cumsum(rows[wordless])))
+    return found, places
 
 
 def keys_of_shingles(shingles: Hashes, edges: Ints, settings: NearSettings) -> Hashes:
@@ -136,14 +157,18 @@ def _banded(signatures: npt.NDArray[np.uint32], settings: NearSettings) -> Hashe
 
 
 def _without_marks(text: pa.Array) -> pa.Array:
-    """Replace marks and symbols that are not ASCII, which `_words` would take for letters, by spaces."""
+    """Replace marks and symbols that are not ASCII, which `_words` would take for letters, by spaces.
+
+    What is never seen by itself (joiners, variation selectors) is removed.
+    """
     data, edges = bytes_of(text)
     rows = np.flatnonzero(np.diff(np.append(0, np.cumsum(data > 127))[edges]))
     if not len(rows):
         return text
     mask = np.zeros(len(text), np.bool_)
     mask[rows] = True
-    spaced = pc.replace_substring_regex(text.take(pa.array(rows)), r"[\p{P}\p{S}]+", " ")
+    seen = pc.replace_substring_regex(text.take(pa.array(rows)), _UNSEEN, "")
+    spaced = pc.replace_substring_regex(seen, _MARKS, " ")
     return pc.replace_with_mask(text, pa.array(mask), spaced)
 
 
@@ -181,7 +206,7 @@ def _alone(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 def _shingles(words: Hashes, edges: Ints, length: int) -> tuple[Hashes, Ints]:
     """Return the hashes of runs of `length` words of each document, and where each document begins.
 
-    A document with fewer words is one shingle; one without any is a shingle too.
+    A document with fewer words is one shingle; one without any has room for one.
     """
     counts = np.diff(edges)
     long = counts >= length

@@ -111,7 +111,7 @@ class MinhashSettings(StageSettings, NearSettings):
     """Make the keys of every document by which nearly equal ones are found: `minhash`, in its first row."""
 
     name: ClassVar[str] = "minhash"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     reads: ClassVar[tuple[str, ...]] = ("sentences.text", "sentences.doc")
     writes: ClassVar[tuple[str, ...]] = ("minhash",)
 

@@ -19,6 +19,12 @@ def keys_of(documents: list[list[str]], settings: NearSettings = SIZES) -> Hashe
     return document_keys(pa.array([text for one in documents for text in one], pa.string()), starts, settings)
 
 
+def alike_of(documents: list[list[str]], words: int = SIZES.words) -> set[tuple[int, int]]:
+    """The pairs of documents with a key in common."""
+    keys = keys_of(documents, NearSettings(words=words))
+    return {(a, b) for a in range(len(keys)) for b in range(a) if (keys[a] == keys[b]).any()}
+
+
 def sets(pairs: int, size: int, share: float) -> tuple[Hashes, np.ndarray]:
     """Pairs of sets of a Jaccard similarity of `share`."""
     common = round(2 * size * share / (1 + share))
@@ -88,9 +94,22 @@ def test_scripts_without_spaces_are_compared_by_characters(text: str) -> None:
 
 
 def test_short_and_empty_documents() -> None:
-    keys = keys_of([["One two"], ["..."], ["one Two!"], ["?"], ["one two three"], ["x"], [""]])
-    alike = {(a, b) for a in range(7) for b in range(a) if (keys[a] == keys[b]).all()}
-    assert alike == {(2, 0), (3, 1), (6, 1), (6, 3)}
+    assert alike_of([["One two"], ["..."], ["one Two!"], ["?"], ["one two three"], ["x"], [""]]) == {(2, 0)}
+
+
+@pytest.mark.parametrize("words", [1, 5])
+def test_documents_without_words_meet_only_those_of_the_same_text(words: int) -> None:
+    wordless = ["😀 🎉", "🚀!", "*** --- ***", "❤️ ❤️ ❤️ ❤️ ❤️", "☀️ ☎️ ✈️ ✏️ ✂️ ☀️", "👩\u200d💻", "´ ´ #️⃣", "\u0301"]
+    documents = [[one] for one in wordless]
+    assert alike_of([*documents, ["A word."]], words) == set()
+    again = {(place + len(documents), place) for place in range(len(documents))}
+    assert alike_of([*documents, *([f" {one}  "] for one in wordless)], words) == again
+    assert alike_of([["!", "?"], ["?", "!"], ["!"], ["!", "?"]], words) == {(3, 0)}
+
+
+def test_what_is_not_seen_does_not_matter() -> None:
+    once = keys_of([["We co-operate ❤ and it's می‌خواهم"]])
+    np.testing.assert_array_equal(keys_of([["We\u200e co\u00ad-oper\u00adate ❤️ ❤️ and it´s میخواهم"]]), once)
 
 
 def test_many_documents_are_sketched_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
