@@ -138,12 +138,14 @@ class PartWorker:
     ) -> _StageResult:
         """Compute the rows that an earlier version of the part does not have, and copy the others."""
         new, before = copies.new, copies.receipt
-        made = self._made(settings, table.take(pa.array(new)), clock) if len(new) else None
+        with capture_warnings() as warned:
+            made = self._made(settings, table.take(pa.array(new)), clock) if len(new) else None
         families = {
             family: copies.merged(family, made.result.families[family] if made else None, self._schema(family))
             for family in settings.writes
         }
-        warnings = [text for text in before.warnings if not text.startswith(NOT_COPIED)]  # which was about that version
+        no_more = (NOT_COPIED, *settings.row_warnings)  # about that version, or about other rows than these
+        warnings = [*before.warnings, *(made.warnings if made else []), *warned]
         taken = summed([before.counts, made.result.counts if made else {}])
         counts = recounts.recount(table, families, taken)
         for step, seconds in copies.spent().items():
@@ -152,7 +154,7 @@ class PartWorker:
         return _StageResult(
             Computed(families, counts | {COPIED: float(table.num_rows - len(new))}),
             made.device if made else before.device,
-            [*warnings, *(made.warnings if made else [])],
+            [text for text in warnings if not text.startswith(no_more)],
         )
 
     def _ran(self, settings: StageSettings, prepared: Any, clock: _Clock) -> Ran:

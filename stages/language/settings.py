@@ -8,6 +8,9 @@ from stages.language.card import load_identifier_card
 from stages.language.identifier import VERSION, identity
 from stages.stage import StageSettings, meaning
 
+SHARE = 0.02  # of the judged sentences of a language in a part: more that differ are warned of
+MANY_DIFFER = f"more than {SHARE:.0%} of the sentences stated as"
+
 
 class LanguageSettings(StageSettings):
     """Identify the language of every sentence, and compare it with the one that was stated.
@@ -21,6 +24,7 @@ class LanguageSettings(StageSettings):
     version: ClassVar[int] = 1
     reads: ClassVar[tuple[str, ...]] = ("sentences.text", "sentences.lang")
     writes: ClassVar[tuple[str, ...]] = ("language",)
+    row_warnings: ClassVar[tuple[str, ...]] = (MANY_DIFFER,)
 
     min_letters: int = meaning(
         30, ge=1, description="shorter sentences are not judged: names and headings look like any language"

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.language.identifier import SONAR_CODES, identifier
-from stages.language.settings import LanguageSettings
+from stages.language.settings import MANY_DIFFER, SHARE, LanguageSettings
 from stages.stage import Computed, HostStage
 
-SHARE = 0.02  # of the judged sentences of a language in a part: more that differ are warned of
 FEW = 50  # judged sentences of a language: of fewer nothing is said
 
 # Languages that the model takes for each other although both are right: dialects, and standards of one language.
@@ -56,12 +55,13 @@ class Language(HostStage):
         return Computed({"language": pa.table(table)}, _counts(judged, differs))
 
     def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
-        """Count rows whose languages are there."""
+        """Count rows whose languages are there, and warn of them."""
         found = families["language"]
-        columns = part["sentences.text"], part["sentences.lang"], found["lang_detected"]
-        text, stated, detected = (one.combine_chunks() for one in columns)
+        columns = part["sentences.text"], part["sentences.lang"], found["lang_detected"], found["lang_differs"]
+        text, stated, detected, differs = (one.combine_chunks() for one in columns)
         judged = is_judged(text, stated, detected, self.settings.meaningful())
-        return _counts(judged, found["lang_differs"])
+        _warn(stated, judged, differs)
+        return _counts(judged, differs)
 
 
 def is_judged(
@@ -88,7 +88,7 @@ def is_judged(
     return found
 
 
-def _counts(judged: pa.Array, differs: pa.Array | pa.ChunkedArray) -> dict[str, float]:
+def _counts(judged: pa.Array, differs: pa.Array) -> dict[str, float]:
     """Return counts of rows."""
     return {"judged": float(pc.sum(judged).as_py() or 0), "differ": float(pc.sum(differs).as_py() or 0)}
 
@@ -109,7 +109,7 @@ def _warn(stated: pa.Array, judged: pa.Array, differs: pa.Array) -> None:
         here = seen & (langs == lang)
         if here.sum() >= FEW and wrong[here].mean() > SHARE:
             warnings.warn(
-                f"more than {SHARE:.0%} of the sentences stated as {lang} are in another language; see them with: "
+                f"{MANY_DIFFER} {lang} are in another language; see them with: "
                 f"pipeline inspect CORPUS --where \"lang == '{lang}' and lang_differs\"",
                 stacklevel=2,
             )

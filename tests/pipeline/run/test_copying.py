@@ -18,6 +18,7 @@ from pipeline.maintenance.verify import check
 from pipeline.storage.store import Store
 from tests.conftest import TINY_CARD, data_digests, sample_documents, write_config, write_inputs, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.languages import SENTENCES
 from tests.support.runs import run
 
 STAGES: dict[str, Any] = {
@@ -201,3 +202,36 @@ def test_nothing_of_a_purged_document_is_left_in_types_and_counts(
     assert found.dropped == {"no text": 2, "purged": 1}
     assert not [name for name in out.rglob("*.*") if name.is_file() and b"secret" in name.read_bytes()]
     assert_same(out, in_place(path, out, "tombstones"))
+
+
+def test_warnings_of_languages_are_of_all_rows(tmp_path: Path) -> None:
+    """Whatever a corpus had before: of few new rows nothing is said, but of all together."""
+    out, lines = tmp_path / "out", list[dict[str, Any]]()
+    path = write_config(tmp_path, part_sentences=1000, encode=None, autobleu=None, language={})
+
+    def warned(folder: Path) -> list[str]:
+        """The warnings of the newest receipt of the language stage, which is of the whole corpus."""
+        newest = max((folder / "receipts/language").rglob("*.json"), key=lambda file: file.stat().st_mtime_ns)
+        found = json.loads(newest.read_text())
+        assert found["rows"] == Corpus(str(folder)).rows == len(lines)
+        return list(found["warnings"])
+
+    def grown(lang: str, count: int) -> list[str]:
+        lines.extend(
+            {"id": f"{lang} {number}", "lang": "eng_Latn", "title": "", "text": SENTENCES[lang]}
+            for number in range(len(lines), len(lines) + count)
+        )
+        write_jsonl(tmp_path / "in/a.jsonl", lines)
+        run(path)
+        return warned(out)
+
+    assert grown("eng_Latn", 60) == []
+    assert len(grown("deu_Latn", 3)) == 1  # 3 of 63
+    assert grown("eng_Latn", 120) == []  # 3 of 183
+    assert grown("deu_Latn", 50) == warned(in_place(path, out)) != []
+    purged = [one["id"] for one in lines if one["id"].startswith("deu")]
+    (tmp_path / "ids.txt").write_text("\n".join(purged))
+    purge(Console(quiet=True), Corpus(str(out)), str(tmp_path / "ids.txt"), False, lambda jobs: False)
+    run(path)
+    lines = [one for one in lines if one["id"] not in purged]
+    assert warned(out) == []
