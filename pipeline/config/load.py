@@ -246,6 +246,8 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
     train = data.get("train")
     if isinstance(train, dict):
         _paths_of_training(train, base)
+        if train.get("steps", 0) is None:  # as `--set train.steps=null` takes them away, for epochs instead
+            del train["steps"]
         if isinstance(batch := train.get("batch_concepts"), int) and batch > 0:
             train.setdefault("micro_concepts", min(batch, MICRO_CONCEPTS))
     encode = data.get("encode")

@@ -209,6 +209,11 @@ class RunConfig(Settings):
         return self._places.nearest(keys)
 
     @property
+    def is_written(self) -> bool:
+        """Whether somebody wrote its settings; what a run recorded names all settings, also those left out."""
+        return bool(self._places)
+
+    @property
     def hashes(self) -> HashSettings | None:
         """The stage that hashes what the section `duplicates` compares."""
         return self.duplicates.hashes if self.duplicates else None

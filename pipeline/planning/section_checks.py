@@ -193,8 +193,6 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
             ("train", "weights"),
             ("train.weights is fragility, which nothing makes here; add sections `fragility: {}` and `predictor: {}`"),
         )
-    if train.epochs is not None and "steps" in train.model_fields_set:
-        yield ("train", "epochs"), "train.epochs and train.steps both say how long it trains; give one of them"
     if train.answers is not None and train.answers not in config.keep_columns():
         kept = config.keep_columns()
         yield (
@@ -224,6 +222,8 @@ def training_problems(config: RunConfig) -> Iterator[Problem]:
     train = config.train
     if not train:
         return
+    if config.is_written and train.epochs is not None and "steps" in train.model_fields_set:
+        yield ("train", "epochs"), "train.epochs and train.steps both say how long it trains; give one of them"
     try:
         load_lcm_card(train.model)
     except CardError:

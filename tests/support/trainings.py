@@ -115,6 +115,8 @@ def trained(corpus: Path, name: str, fresh: bool = False, **settings: Any) -> st
     """Train under a name; what was shown."""
     shown = io.StringIO()
     chosen = {"model": str(corpus.parent / "small.yaml"), "name": name} | TRAIN | settings
+    if "epochs" in settings:
+        chosen["steps"] = None
     config = load_config(corpus, [f"train.{key}={yaml.safe_dump(value, default_flow_style=True).split(chr(10))[0]}"
                                   for key, value in chosen.items()])  # fmt: skip
     train(Console(file=shown, width=300), config, fresh)

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import ConfigError
+from pipeline.config.load import load_config
+from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.corpus.reader import Corpus
+from pipeline.planning.section_checks import training_problems
 from pipeline.storage.store import Store
 from pipeline.training.data.index import make_index, read_index
 from pipeline.training.data.order import MEASURED, MEASURED_SENTENCES, MicroBatch, ShuffleBuffer, mean_sentences, pack
@@ -47,7 +50,7 @@ def test_epochs_decide_on_the_steps_once(corpus: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.epochs 2.5 → 3.0"):
         trained(corpus, "epochs", epochs=3.0)
     with pytest.raises(ConfigError, match="warmup_steps: 500 is more than the"):
-        trained(corpus, "warm", epochs=1.0, steps=600, warmup_steps=500)
+        trained(corpus, "warm", epochs=1.0, warmup_steps=500)
 
 
 def test_a_training_keeps_the_steps_that_its_epochs_were_when_it_began(corpus: Path) -> None:
@@ -91,6 +94,16 @@ def test_it_takes_few_sentences_to_tell_how_full_micro_batches_are(corpus: Path,
         (["train.epochs=2", "train.corpora=[{path: other}]"], "a mix (corpora) is drawn by weights"),
     ],
 )
-def test_epochs_that_make_no_sense_are_refused(corpus: Path, settings: list[str], words: str) -> None:
-    done = pipeline("plan", corpus, *(one for each in ["train={}", *settings] for one in ("--set", each)))
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_epochs_that_make_no_sense_are_refused(corpus: Path, command: str, settings: list[str], words: str) -> None:
+    done = pipeline(command, corpus, *(one for each in ["train={}", *settings] for one in ("--set", each)))
     assert done.returncode == 2 and words in said(done), said(done)
+
+
+def test_epochs_take_the_place_of_steps_that_a_file_gives(corpus: Path) -> None:
+    """And a configuration that a run recorded, which names the default of steps, too, is not refused."""
+    config = load_config(corpus, ["train.steps=3", "train.epochs=2", "train.steps=null"])
+    assert config.train and "steps" not in config.train.model_fields_set and not list(training_problems(config))
+    assert list(training_problems(load_config(corpus, ["train.steps=3", "train.epochs=2"])))
+    recorded = RunConfig.model_validate_json(config.model_dump_json())
+    assert not list(training_problems(recorded))
