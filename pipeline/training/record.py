@@ -205,6 +205,12 @@ def check_weights(place: str, theirs: Pinned, ours: dict[str, Any]) -> None:
     there, here = theirs.weights_are_for, dict(ours)
     if "own_attention" not in theirs.card:  # of full attention, only the values are used
         here["model"] = {key: value for key, value in ours["model"].items() if key != "own_attention"}
+    kind, wanted = there["model"].get("kind"), here["model"].get("kind")
+    if kind != wanted:
+        raise ConfigError(
+            f"train.init_from: {place} is of kind {kind}, train.model of kind {wanted}; name a model of the same card, "
+            "encoder and codebooks, or leave it out"
+        )
     if other := changes({key: there[key] for key in here}, here):
         raise ConfigError(
             f"train.init_from: {place} is another model, of the card {theirs.card.get('name')}: {'; '.join(other)} "

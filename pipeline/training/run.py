@@ -209,9 +209,8 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
     card = settings.card
     if begins:
         settings = settings.with_lanes(processes_of(config))
-        pinned, settings = _pin(console, config, settings, card, corpus)
+        pinned, settings, scaler = _pin(console, config, settings, card, corpus)
         _check_content(console, settings, card, corpus, pinned)
-        scaler = _scaler(store, settings, pinned)
         return Checked(store, Started(pinned=pinned, settings=settings, scaler=content_digest(scaler)), scaler, fresh)
     started = read_started(store, run)
     pinned = started.pinned
@@ -326,8 +325,10 @@ def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinn
 
 def _pin(
     console: Console, config: RunConfig, settings: TrainSettings, card: LcmCard, corpus: Corpus
-) -> tuple[Pinned, TrainSettings]:
-    """Return what a training is pinned to, and its settings with the steps that its epochs take."""
+) -> tuple[Pinned, TrainSettings, bytes]:
+    """Return what a training is pinned to, its settings with the steps that its epochs take, and its scaler; says how
+    much it will learn from, once nothing keeps it from starting.
+    """
     scaler = _fit(corpus, "scaler")
     if scaler is None:
         raise ConfigError(f"{corpus.url} has no scaler, which models need: add `scaler: {{}}` and run it")
@@ -357,13 +358,6 @@ def _pin(
     read = index.sentences("train")
     each = mean_sentences(Sequences.of(index, "train"), card.context, settings.micro_concepts, settings.seed)
     settings = settings.with_steps_of(read, each)
-    epochs = settings.steps * settings.per_step * each / read
-    much = "" if settings.corpora else f", about {epochs:.1f} epochs"
-    print_plain(
-        console,
-        f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
-        f"{counted(documents, 'document')} (index {index.digest[:12]})",
-    )
     indexes, mixed = [PinnedIndex(url="", digest=index.digest, weight=settings.weight)], []
     for other, make in zip(settings.corpora, others, strict=True):
         found = make()
@@ -371,14 +365,6 @@ def _pin(
         indexes.append(PinnedIndex(url=other.path, digest=found.digest, weight=other.weight))
         mixed.append(found)
     check_sources([index, *mixed], settings, card)
-    if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
-        print_plain(
-            console,
-            f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
-            "train, so the validation loss is too good, as far as they are selected; with the same section split, "
-            "by: text, in all of them it is not (pipeline evaluate leaves such documents out)",
-            style="yellow",
-        )
     pinned = Pinned(
         **asked(config, settings, card),
         indexes=indexes,
@@ -389,7 +375,23 @@ def _pin(
         decoder=decoder,
         tokenizer=tokenizer,
     )
-    return pinned, settings
+    initial = _scaler(corpus.store, settings, pinned)
+    epochs = settings.steps * settings.per_step * each / read
+    much = "" if settings.corpora else f", about {epochs:.1f} epochs"
+    print_plain(
+        console,
+        f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
+        f"{counted(documents, 'document')} (index {index.digest[:12]})",
+    )
+    if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
+        print_plain(
+            console,
+            f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
+            "train, so the validation loss is too good, as far as they are selected; with the same section split, "
+            "by: text, in all of them it is not (pipeline evaluate leaves such documents out)",
+            style="yellow",
+        )
+    return pinned, settings, initial
 
 
 def _scaler(store: Store, settings: TrainSettings, pinned: Pinned, wanted: str = "") -> bytes:

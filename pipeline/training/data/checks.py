@@ -107,7 +107,9 @@ def check_columns(index: Index, weights: Weights, codes: bool) -> None:
     if weights == "fragility" and not index.about.weighted:
         lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
     if lacking:
-        raise ConfigError(f"{index.url} has no {lacking} to its corpus.yaml, run it, and make the index again")
+        raise ConfigError(
+            f"{index.url} has no {lacking} to its corpus.yaml, and run it; indexes made after that have them"
+        )
 
 
 def check_files(index: Index, families: Sequence[str]) -> None:

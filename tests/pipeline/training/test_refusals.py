@@ -154,6 +154,23 @@ def test_corpora_that_cannot_be_mixed_are_refused_before_anything_is_written(mad
     assert "train/mixed" not in said(pipeline("status", path))
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("weights=fragility", "has no weights of its sentences (weights: fragility); add sections `fragility: {}`"),
+        (
+            "init_from=lcm-tiny-books",
+            "train.init_from: lcm-tiny-books is of kind two-tower, train.model of kind base; name a model of the same",
+        ),
+    ],
+)
+def test_a_training_does_not_seem_to_begin_before_it_is_refused(made_corpus: Path, setting: str, words: str) -> None:
+    small = f"train={{model: {made_corpus.parent / 'small.yaml'}, name: refused, batch_concepts: 64}}"
+    done = pipeline("train", made_corpus, "--set", small, "--set", f"train.{setting}")
+    assert done.returncode == 2 and words in said(done), said(done)
+    assert "steps" not in done.stdout and "make the index again" not in said(done)
+
+
 def test_a_training_says_what_is_not_segmented_yet(made_corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(made_corpus.parent, tmp_path / "copy")
     write_jsonl(tmp_path / "copy/in/more.jsonl", sample_documents("postgresql-eng", 2))
