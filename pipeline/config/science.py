@@ -178,7 +178,9 @@ class ScienceSettings(_ComparisonSettings):
 
 
 class AblationRow(BaseModel):
-    """One row of an ablation: what it is trained on, and how. The short form is only the condition."""
+    """One row of an ablation: what it is trained on, and how. Short forms are only the condition, or only the section
+    select.
+    """
 
     model_config = _STRICT
 
@@ -192,7 +194,19 @@ class AblationRow(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        return {"select": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"select": value}
+        if not isinstance(value, dict):
+            return value
+        unknown = [key for key in value if key not in cls.model_fields]
+        if unknown and len(unknown) == len(value) and set(unknown) & set(SelectSettings.model_fields):
+            return {"select": value}
+        if unknown:
+            raise ValueError(
+                f"unknown key {unknown[0]}; allowed here: {', '.join(cls.model_fields)}; or, without these, the keys "
+                f"of a section select: {', '.join(SelectSettings.model_fields)}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _differs_fairly(self) -> AblationRow:

@@ -151,6 +151,14 @@ def test_names_tell_one_selection_from_another(training_corpus: Path) -> None:
     assert names[0]["half"] != names[1]["half"] and names[0]["half"].startswith("ablate-half-")
 
 
+def test_a_row_may_be_a_section_select(training_corpus: Path) -> None:
+    section = {"preset": ["gopher-quality"], "where": "chars > 5", "min_sentences": 2}
+    bare, whole = (
+        load_ablation(ablation_of(training_corpus, selections={"x": row})) for row in (section, {"select": section})
+    )
+    assert bare.trained_on["x"].select == whole.trained_on["x"].select and bare.names == whole.names
+
+
 def test_the_example_fits_the_sample() -> None:
     science = load_ablation(ROOT / "conf/ablation.yaml")
     assert science.settings.trained[0] == ALL and science.config(ALL, 0).select is None
@@ -170,6 +178,11 @@ def test_the_example_fits_the_sample() -> None:
         ({"selections": {"x": {"train": {"weights": "fragility"}}}}, "selections.x: "),
         ({"selections": {"x": {"train": {"lr": -1}}}}, "selections.x.train: lr: Input should be greater"),
         ({"selections": {"x": {"corpus": "none.yaml"}}}, "none.yaml"),
+        (
+            {"selections": {"x": {"preset": "gopher-quality", "train": {"lr": 0.1}}}},
+            "selections.x: unknown key preset; allowed here: select, corpus, train; or, without these, the keys of a",
+        ),
+        ({"selections": {"x": {"where": "u < 1", "wher": 1}}}, "selections.x.select.wher: Extra inputs"),
         ({"selections": {"a b": "u < 1"}}, "selections.a b.[key]: String should match pattern"),
         ({"selections": {}}, "selections: Dictionary should have at least 1 item"),
         ({"selections": {"x": "chars > 99999"}}, "the selection keeps no sentence"),
