@@ -92,9 +92,18 @@ SUMMARISING = (
     train.train,
     train.export_model,
 )
+_GOES_ON = "Finished work is kept: run the same command again to go on."
+KEPT = {  # what is said of those that keep what they have done when they are interrupted
+    run.run: _GOES_ON,
+    run.retry: "Finished work is kept: pipeline run goes on.",
+    train.train: _GOES_ON,
+    compare.compare_objectives: _GOES_ON,
+    compare.ablate: _GOES_ON,
+}
 for panel, commands in COMMANDS.items():
     for command in commands:
-        app.command(rich_help_panel=panel, cls=Command)(with_messages(command, command in SUMMARISING))
+        called = with_messages(command, command in SUMMARISING, KEPT.get(command, ""))
+        app.command(rich_help_panel=panel, cls=Command)(called)
 for command in (run.gate, run.worker, run.training):  # SLURM jobs call these
     app.command(hidden=True)(with_messages(command, False))
 

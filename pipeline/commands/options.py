@@ -8,7 +8,7 @@ import importlib.abc
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from pipeline.base.errors import ConfigError, is_utf8, visible
-from pipeline.base.messages import FORMATS, LEVELS, JsonLines, set_log
+from pipeline.base.messages import FORMATS, LEVELS, JsonLines, print_plain, set_log
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
@@ -164,8 +164,18 @@ def _set_messages(verbose: int, quiet: bool, level: str | None, form: str | None
     out.quiet = quiet and summary
 
 
-def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., None]:
-    """Return a command with the options of messages, which stand before or after its name."""
+def with_messages(command: Callable[..., None], summary: bool, kept: str = "") -> Callable[..., None]:
+    """Return a command with the options of messages, which stand before or after its name, that says it was
+    interrupted.
+
+    Args:
+        command: the command.
+        summary: whether what it prints is no more than a summary of what it does.
+        kept: what an interruption leaves, and how to go on; empty if nothing is left.
+
+    Returns:
+        The command for the command line.
+    """
 
     @functools.wraps(command)
     def called(
@@ -179,7 +189,11 @@ def with_messages(command: Callable[..., None], summary: bool) -> Callable[..., 
     ) -> None:
         above = context.obj or (0, False, None, None)
         _set_messages(verbose or above[0], quiet or above[1], log_level or above[2], log_format or above[3], summary)
-        command(*values, **named)
+        try:
+            command(*values, **named)
+        except KeyboardInterrupt:
+            print_plain(err, f"Interrupted. {kept}".rstrip())
+            raise typer.Exit(130) from None
 
     own = (("context", typer.Context, inspect.Parameter.empty), ("verbose", Verbose, 0), ("quiet", Quiet, False),
            ("log_level", LogLevel, None), ("log_format", LogFormat, None))  # fmt: skip
@@ -333,13 +347,20 @@ def follow_run(url: str, cluster: Cluster, run: str | None = None) -> None:
     from pipeline.monitor.follow import follow
     from pipeline.storage.store import Store
 
-    try:
+    with watching("run", url):
         done = follow(out, Store(url), cluster, run)
-    except KeyboardInterrupt:
-        err.print(f"No longer watching; the run goes on. Stop it: pipeline cancel {url}", markup=False, highlight=False)
-        raise typer.Exit(130) from None
     if not done:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def watching(what: str, url: str) -> Iterator[None]:
+    """Let Ctrl-C end only the watching of what works elsewhere, a run or a training of this corpus."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print_plain(err, f"No longer watching; the {what} goes on. Stop it: pipeline cancel {url}")
+        raise typer.Exit(130) from None
 
 
 def share_of(text: str) -> tuple[int, int]:

@@ -18,7 +18,6 @@ from pipeline.commands.options import (
     Strict,
     Until,
     asker,
-    err,
     follow_run,
     load,
     load_checked,
@@ -111,11 +110,7 @@ def run(
         raise typer.Exit(run_as_job(out, load(config, settings), run_command(options)))
     checked = load_checked(config, settings)
     resolved, options = checked.config, replace(options, chunks=checked.chunks)
-    try:
-        submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
-    except KeyboardInterrupt:
-        err.print("Interrupted. Finished work is kept: run the same command again to go on.")
-        raise typer.Exit(130) from None
+    submitted = run_corpus(out, resolved, options, backend_of(resolved, options))
     if submitted and wait:
         follow_run(resolved.output, slurm_cluster(), submitted)
         if strict:
@@ -248,11 +243,7 @@ def retry(
             "set aside or failed at"
         )
     resolved, options = load(config, with_options(overrides, {"launcher.kind": launcher})), RunOptions()
-    try:
-        retry_chunks(out, resolved, reason, options, backend_of(resolved, options))
-    except KeyboardInterrupt:
-        err.print("Interrupted. Finished work is kept: pipeline run goes on.")
-        raise typer.Exit(130) from None
+    retry_chunks(out, resolved, reason, options, backend_of(resolved, options))
 
 
 def cancel(

@@ -17,11 +17,11 @@ from pipeline.commands.options import (
     Overrides,
     Steps,
     WhereOption,
-    err,
     load,
     open_corpus,
     out,
     tell_changes,
+    watching,
     with_options,
 )
 
@@ -167,15 +167,13 @@ def train(
         raise typer.Exit(run_as_job(out, resolved, train_command(fresh)))
     with contextlib.suppress(NoRunError):  # which the training tells of
         tell_changes(str(config), Store(resolved.output), resolved)
-    try:
-        submitted = train_somewhere(out, resolved, fresh)
-    except KeyboardInterrupt:
-        err.print("Interrupted: run the same command again to go on.")
-        raise typer.Exit(130) from None
+    submitted = train_somewhere(out, resolved, fresh)
     if submitted and wait:
         from launchers.slurm.training import follow
 
-        raise typer.Exit(0 if follow(out, resolved.output, submitted) else 1)
+        with watching("training", resolved.output):
+            done = follow(out, resolved.output, submitted)
+        raise typer.Exit(0 if done else 1)
 
 
 def evaluate(

@@ -16,7 +16,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from pipeline.base.errors import ConfigError
-from pipeline.cli import app
+from pipeline.cli import KEPT, app
+from pipeline.commands import compare
 from pipeline.corpus.reader import Corpus
 from pipeline.training.evaluation.measure import METRICS
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
@@ -66,10 +67,35 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "pipeline.commands.train", "pyarrow", "pipeline.planning.plan"])
-def test_ctrl_c_while_modules_are_imported(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("typer", ""),
+        ("pipeline.commands.train", ""),
+        ("pyarrow", "Interrupted.\n"),
+        ("pipeline.planning.plan", "Interrupted.\n"),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported(module: str, words: str) -> None:
+    """Those of the program end it without a word, those of a command interrupt that."""
     done = subprocess.run([sys.executable, "-c", AT_AN_IMPORT, module], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", ""), done
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", words), done
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "words"),
+    [
+        ("pipeline.training.evaluation.evaluate", ["evaluate", "out"], "Interrupted."),
+        ("pipeline.training.comparison.compare", ["ablate", "a.yaml"], KEPT[compare.ablate]),
+        ("pipeline.training.comparison.compare", ["compare-objectives", "a.yaml"], KEPT[compare.compare_objectives]),
+        ("pipeline.quality.decoders", ["compare-decoders", "out", "a", "b"], "Interrupted."),
+        ("pipeline.training.evaluation.generate", ["generate", "out", "--model", "a"], "Interrupted."),
+    ],
+)
+def test_an_interrupted_command_says_so(module: str, arguments: list[str], words: str) -> None:
+    program = AT_AN_IMPORT.replace('["plan", "sample"]', repr(arguments))
+    done = subprocess.run([sys.executable, "-c", program, module], capture_output=True, text=True)
+    assert done.returncode == 130 and done.stderr.startswith("Interrupted.") and words in done.stderr, done
 
 
 def test_the_program_begins_where_ctrl_c_is_handled() -> None:
