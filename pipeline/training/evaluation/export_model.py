@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.formats import counted, number, size
 from pipeline.base.messages import print_plain
+from pipeline.config.science import BASELINES
 from pipeline.corpus.fingerprint import content_digest, fingerprint
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import segment_part_fingerprint
@@ -207,14 +208,18 @@ class _EvaluatedFigures(BaseModel):
 
 
 def _evaluation(store: Store, run: str) -> _EvaluatedFigures:
-    """Return the evaluation on the test split beside a model, if there is one that can be read."""
+    """Return the evaluation on the test split beside a model, if there is one that can be read: its own figures and
+    those of baselines, not of other models that were evaluated with it.
+    """
     path = f"{run}/{EVALUATION}/test.json"
     if not store.exists(path):
         return _EvaluatedFigures()
     try:
-        return read_json(store, path, _EvaluatedFigures, "it is made again")
+        found = read_json(store, path, _EvaluatedFigures, "it is made again")
     except DamagedError:
         return _EvaluatedFigures()
+    shown = (run.rpartition("/")[2], *BASELINES)
+    return found.model_copy(update={"models": {name: row for name, row in found.models.items() if name in shown}})
 
 
 def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFigures) -> str:
@@ -253,11 +258,14 @@ def _figures(evaluated: _EvaluatedFigures) -> list[str]:
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     if not names:
         return []
-    lines = ["", f"Evaluation on held-out documents (`pipeline evaluate`): {evaluated.said}", ""]
+    said = f"{evaluated.said}; ± two standard errors, over documents"
+    lines = ["", f"Evaluation on held-out documents (`pipeline evaluate`): {said}", ""]
     lines += [f"| | {' | '.join(TITLES.get(one, one) for one in names)} |", f"|---|{'---:|' * len(names)}"]
     return lines + [f"| {name} | {' | '.join(_cell(row.get(one)) for one in names)} |" for name, row in rows.items()]
 
 
 def _cell(figure: Any) -> str:
-    value = figure.get("mean") if isinstance(figure, Mapping) else figure
-    return f"{value:.4g}" if isinstance(value, int | float) else "–"
+    value, error = (figure.get("mean"), figure.get("error")) if isinstance(figure, Mapping) else (figure, None)
+    if not isinstance(value, int | float):
+        return "–"
+    return f"{value:.4g} ± {2 * error:.2g}" if isinstance(error, int | float) else f"{value:.4g}"

@@ -82,13 +82,19 @@ def test_weights_in_float16_take_half_and_are_close(corpus: Corpus, tmp_path: Pa
 
 
 def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) -> None:
-    done = pipeline("evaluate", corpus.url, "--model", "base", "--sentences", 50, "--metrics", "l2,ca")
+    both = ("--model", "base", "--model", "two-tower")
+    done = pipeline("evaluate", corpus.url, *both, "--sentences", 50, "--metrics", "l2,ca")
     assert done.returncode == 0, said(done)
+    evaluated = json.loads((Path(corpus.url) / "train/base/evaluation/test.json").read_text())["models"]
+    assert "two-tower" in evaluated
     folder = export(corpus, "base", tmp_path / "own")
     readme = (folder / "README.md").read_text()
     assert "Licence**: cc0-1.0" in readme and "sonar-space-tiny (64 dimensions)" in readme
     assert re.search(r"\(`pipeline evaluate`\): 5\d sentences of .*, split test, drawn at random; contrastive", readme)
     assert "| | ℓ2 | CA |" in readme and "| base | " in readme and "| previous sentence | " in readme
+    figure = evaluated["base"]["metrics"]["l2"]
+    assert f"| base | {figure['mean']:.4g} ± {2 * figure['error']:.2g} | " in readme and "two-tower" not in readme
+    assert "± two standard errors, over documents" in readme
     record = standalone(str(folder))
     assert (record.name, record.kind, record.steps) == ("mine", "base", 7)
 
