@@ -8,6 +8,7 @@ import contextlib
 import difflib
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pipeline.conditions.expression import parse
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.config.stages import FITS
-from pipeline.config.train import TrainSettings
+from pipeline.config.train import OF_CARD, TrainSettings
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.part_reader import Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
@@ -240,8 +241,10 @@ def training_problems(config: RunConfig) -> Iterator[Problem]:
                     ),
                 )
         except CardError as error:  # of an objective or of sampling that the model does not know
-            where = str(error).partition(":")[0]
-            yield tuple(where.split(".")) if where.startswith("train.") else ("train", "objective"), str(error)
+            where, _, said = str(error).partition(":")
+            named = (one for one in re.findall(r"\w+", said) if one in OF_CARD and one in train.model_fields_set)
+            keys = where.split(".") if where.startswith("train.") else ("train", next(named, "objective"))
+            yield tuple(keys), str(error)
     yield from ((("train", "trackers"), text) for text in tracker_problems(train, config.output))
     first = train.init_from
     if first and first not in (ships := trained_lcms()) and "://" not in first and not Path(first).exists():

@@ -157,6 +157,25 @@ def test_corpora_that_cannot_be_mixed_are_refused_before_anything_is_written(mad
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
+        ("contrastive={keys: tied}", "small: contrastive is given, but objective is not contrastive"),
+        ("sonar_llm={}", "small: sonar_llm is given, but objective is not sonar-llm"),
+        ("objective=sonar-llm", "lcm-two-tower-tiny: objective sonar-llm belongs to the kind base"),
+    ],
+)
+def test_a_setting_that_does_not_fit_its_model_is_told_where_it_is_set(
+    training_corpus: Path, setting: str, words: str
+) -> None:
+    path = training_corpus.with_name("with-train.yaml")
+    model = "lcm-two-tower-tiny" if "two-tower" in words else "small.yaml"
+    path.write_text(f"{training_corpus.read_text()}\ntrain: {{model: {model}, name: refused, batch_concepts: 64}}\n")
+    for command in ("plan", "train"):
+        done = pipeline(command, path, "--set", f"train.{setting}")
+        assert done.returncode == 2 and f"--set train.{setting}: {words}" in said(done), said(done)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
         ("weights=fragility", "has no weights of its sentences (weights: fragility); add sections `fragility: {}`"),
         (
             "init_from=lcm-tiny-books",
