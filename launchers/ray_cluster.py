@@ -11,7 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import secrets
+import socket
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,6 +30,9 @@ from pipeline.planning.plan import Plan
 from pipeline.storage.store import Store
 
 ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
+CONNECT_SECONDS = 10.0  # for an address to take a connection
+HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>\d{1,5})")
+RAY_TRIES = "RAY_gcs_server_port_wait_time_s"  # how often Ray tries to join, 40 seconds each; by default 20 times
 TOKEN_HINT = "RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, if it asks for a token"
 
 
@@ -60,17 +66,43 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
 
     try:
         try:
-            with stopped_by_exit(), without_native_log():
+            _check_listening(address)
+            with stopped_by_exit(), without_native_log(), _tried_once():
                 ray.init(address=address, log_to_driver=show, logging_level=logging.CRITICAL)
-        except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
             said = str(error).strip().split("\n")[0]
             raise ConfigError(
                 f"launcher.address: cannot join a Ray cluster at {address} ({said}); check the address, that Ray there "
-                f"is {ray.__version__} as here, and the token ({TOKEN_HINT})"
+                f"is {ray.__version__} as here, and the token ({TOKEN_HINT}); finished work is kept"
             ) from error
         yield
     finally:
         ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Raise `OSError` if HOST:PORT takes no connection, also at a second try; Ray would try for 14 minutes."""
+    found = HOST_AND_PORT.fullmatch(address)
+    if not found:
+        return
+    place = (found["ipv6"] or found["host"], int(found["port"]))
+    try:
+        socket.create_connection(place, CONNECT_SECONDS).close()
+    except OSError:
+        time.sleep(1)
+        socket.create_connection(place, CONNECT_SECONDS).close()
+
+
+@contextlib.contextmanager
+def _tried_once() -> Iterator[None]:
+    """Have Ray try once to join, unless the environment says otherwise."""
+    given = RAY_TRIES in os.environ
+    os.environ.setdefault(RAY_TRIES, "1")
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ[RAY_TRIES]
 
 
 def check_nodes(config: RunConfig, folder: str, inputs: Iterable[str]) -> None:

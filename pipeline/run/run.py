@@ -69,7 +69,7 @@ Submit = Callable[[RunRecord, Lease], None]
 BEAT_SECONDS = 5.0  # the longest pause between heartbeats, which also carry the progress
 TOLD_FAILURES = 20
 _log = logging.getLogger(__name__)
-_STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster and "}
+_STARTED = {"local": "starting Ray and ", "ray": "joining the Ray cluster, then "}
 _SUBMITTED = """submitted; the corpus is complete when its last job says so
   pipeline status {output} --watch   how far it is
   pipeline logs {output}             what failed, and what workers say

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from launchers.ray_cluster import RAY_TRIES, joined
 from pipeline import Corpus
+from pipeline.base.errors import ConfigError
 from tests.conftest import ROOT, MakeConfig, data_digests
-from tests.launchers.ray_cluster import Cluster, Node, running_cluster
+from tests.launchers.ray_cluster import Cluster, Node, free_port, running_cluster
 from tests.support.cli import PIPELINE
 
 
@@ -94,3 +97,28 @@ def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConf
 def test_an_address_is_needed(make_config: MakeConfig) -> None:
     done = subprocess.run([PIPELINE, "run", make_config(), "--launcher", "ray"], capture_output=True, text=True)
     assert done.returncode == 2 and "there is no address: give --address" in done.stderr, done
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_an_address_where_nobody_listens_is_told_at_once(host: str) -> None:
+    started = time.monotonic()
+    message = f"cannot join a Ray cluster at {host}:.*finished work is kept"
+    with pytest.raises(ConfigError, match=message), joined(f"{host}:{free_port()}"):
+        raise AssertionError("joined nothing")
+    assert time.monotonic() - started < 40
+
+
+def test_ray_tries_once_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def init(**_: object) -> None:
+        seen.append(os.environ[RAY_TRIES])
+        raise ConnectionError("no cluster")
+
+    seen: list[str] = []
+    monkeypatch.setattr(ray, "init", init)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConfigError, match="no cluster"), joined(address):
+            raise AssertionError("joined nothing")
+    assert seen == ["1"] and RAY_TRIES not in os.environ
