@@ -32,18 +32,32 @@ from pipeline.storage.store import Store
 ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
 CONNECT_SECONDS = 10.0  # for an address to take a connection
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>\d{1,5})")
+ADDRESSES = (
+    "--address HOST:6379 or auto (a cluster to join), or http://HOST:8265 (where to submit a job); --launcher local "
+    "starts a Ray on this machine"
+)
 RAY_TRIES = "RAY_gcs_server_port_wait_time_s"  # how often Ray tries to join, 40 seconds each; by default 20 times
 TOKEN_HINT = "RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, if it asks for a token"
 
 
 def checked_address(config: RunConfig) -> str:
-    """Return the cluster's address. Raises `ConfigError` if the configuration does not give one."""
-    if not config.launcher.address:
+    """Return the cluster's address. Raises `ConfigError` if the configuration gives none, or no such one."""
+    address = config.launcher.address
+    if not address:
+        raise ConfigError(f"launcher.kind is ray, but there is no address: give {ADDRESSES}")
+    if address.startswith("ray://"):
         raise ConfigError(
-            "launcher.kind is ray, but there is no address: give --address HOST:6379 or auto (a cluster to join), or "
-            "http://HOST:8265 (where to submit a job); --launcher local starts a Ray on this machine"
+            "launcher.address: ray:// is Ray Client, which cannot drive a run; give HOST:6379 to join the cluster, or "
+            "http://HOST:8265 to submit"
         )
-    return config.launcher.address
+    found = HOST_AND_PORT.fullmatch(address)
+    if address != "auto" and not address.startswith(("http://", "https://")) and not (found and _is_port(found)):
+        raise ConfigError(f"launcher.address: {address!r} is no address of a Ray cluster; give {ADDRESSES}")
+    return address
+
+
+def _is_port(found: re.Match[str]) -> bool:
+    return 0 < int(found["port"]) < 1 << 16
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from launchers.ray_cluster import RAY_TRIES, joined
+from launchers.ray_cluster import RAY_TRIES, checked_address, joined
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError
+from pipeline.config.load import load_config
 from tests.conftest import ROOT, MakeConfig, data_digests
 from tests.launchers.ray_cluster import Cluster, Node, free_port, running_cluster
 from tests.support.cli import PIPELINE
@@ -97,6 +98,29 @@ def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConf
 def test_an_address_is_needed(make_config: MakeConfig) -> None:
     done = subprocess.run([PIPELINE, "run", make_config(), "--launcher", "ray"], capture_output=True, text=True)
     assert done.returncode == 2 and "there is no address: give --address" in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ray://127.0.0.1:10001", "ray:// is Ray Client, which cannot drive a run; give HOST:6379"),
+        ("local", "'local' is no address of a Ray cluster; give --address HOST:6379 or auto"),
+        ("head", "is no address"),
+        ("head:70000", "is no address"),
+        ("fe80::1:6379", "is no address"),
+        ("ftp://head:21", "is no address"),
+    ],
+)
+def test_other_addresses_are_refused(make_config: MakeConfig, address: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        checked_address(load_config(make_config(launcher={"kind": "ray", "address": address})))
+
+
+@pytest.mark.parametrize(
+    "address", ["auto", "head:6379", "10.0.0.1:1", "[fe80::1]:6379", "http://head:8265", "https://h"]
+)
+def test_addresses_of_clusters(make_config: MakeConfig, address: str) -> None:
+    assert checked_address(load_config(make_config(launcher={"kind": "ray", "address": address}))) == address
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
