@@ -8,6 +8,7 @@ cluster's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shlex
 import tempfile
 from pathlib import Path
@@ -43,6 +44,7 @@ def run_as_job(console: Console, config: RunConfig, command: list[str]) -> int:
     """
     from ray.job_submission import JobSubmissionClient
 
+    logging.getLogger(JobSubmissionClient.__module__).setLevel(logging.WARNING)  # its lines would stand in the output
     address = checked_address(config)
     try:
         client = JobSubmissionClient(address)

@@ -88,6 +88,7 @@ def test_a_job_is_submitted_and_followed(cluster: Cluster, make_config: MakeConf
     path = make_config(autobleu=None)
     code, shown = run(cluster, path, "--address", f"http://127.0.0.1:{cluster.dashboard}", "--until", "encode")
     assert code == 0 and "SUCCEEDED" in shown and "done in" in shown, shown
+    assert "WebSocket" not in shown, shown
     assert any(name.startswith("embeddings/") for name in data_digests(tmp_path / "out"))
     rows = Corpus(str(tmp_path / "out")).rows
     assert sentences_measured(cluster, {"segment": rows, "encode": rows}), "Ray does not export what the run has done"
