@@ -187,6 +187,8 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the filesystem of a URL and the path in it, without a cache of listings; on S3, repetitions are
     counted.
     """
+    if "://" in url:
+        logging.getLogger("asyncio").addFilter(_not_of_broken_connections)
     if url.startswith(("gs://", "gcs://", "az://", "abfs://", "abfss://")):
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     elif url.startswith(("s3://", "s3a://")):
@@ -199,6 +201,17 @@ def filesystem(url: str) -> tuple[Any, str]:
     else:
         fs, path = fsspec.core.url_to_fs(url)
     return fs, str(path)
+
+
+def _not_of_broken_connections(record: logging.LogRecord) -> bool:
+    """Keep from the log of asyncio, as details of ours, that a task of aiohttp nobody waits for lost its connection:
+    the request itself fails too, and is tried again.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None or "exception was never retrieved" not in record.getMessage() or not is_transient(error):
+        return True
+    _log.debug("a connection broke: %r", error)
+    return False
 
 
 @functools.cache  # one class, so that fsspec recognises clients with equal options

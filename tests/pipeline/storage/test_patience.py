@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -98,3 +101,21 @@ def test_a_store_that_is_away_is_told_from_one_that_refuses() -> None:
         assert isinstance(caught.value, AwayError) == away
         event = failed_event(PartRef(part="a", fingerprint="b").part, caught.value)
         assert event.fatal and event.away == away
+
+
+def test_tasks_that_nobody_waits_for_do_not_tell_of_broken_connections(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def leave() -> None:
+        tasks = [asyncio.create_task(fail(error)) for error in (ConnectionResetError("closing"), KeyError("a bug"))]
+        await asyncio.wait(tasks)
+
+    retry.filesystem("memory://corpus")
+    with caplog.at_level(logging.DEBUG, "pipeline"):
+        asyncio.run(leave())
+        gc.collect()
+    told = [(one.name, one.levelname) for one in caplog.records if "never retrieved" in one.message]
+    assert told == [("asyncio", "ERROR")] and "KeyError" in caplog.text
+    kept = [one.message for one in caplog.records if one.name == "pipeline.storage.retry"]
+    assert kept == ["a connection broke: ConnectionResetError('closing')"]
