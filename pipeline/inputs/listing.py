@@ -26,6 +26,7 @@ from fsspec.utils import glob_translate
 from pipeline.base.errors import is_utf8
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
+from pipeline.storage.remote import is_remote, missing_bucket
 from pipeline.storage.retry import filesystem, is_transient, with_retries
 
 FORMATS = {
@@ -112,8 +113,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
             files += [file] if file else []
     if not files:
         raise InputError(
-            f"input {settings.input_name}: nothing matches {settings.path} in folder {root or '/'}; "
-            f"check the path (relative ones start at the YAML's folder{_not_expanded(settings.path)})"
+            f"input {settings.input_name}: nothing matches {settings.path}{_why_nothing(settings.path, root)}"
         )
     if all(file.format == UNREADABLE for file in files):
         first = files[0]
@@ -121,6 +121,16 @@ def list_files(settings: InputSettings) -> list[InputFile]:
             f"input {settings.input_name}: nothing of {settings.path} can be read; {first.path or root}: {first.stamp}"
         )
     return sorted(_once_each(fs, files), key=lambda file: file.path)
+
+
+def _why_nothing(path: str, root: str) -> str:
+    """Say where nothing matches a path, and what to do."""
+    if bucket := missing_bucket(path):
+        return f": there is no bucket {bucket}; make it, or correct its name"
+    todo = f" in folder {root or '/'}; check the path"
+    if is_remote(path):
+        return f"{todo}{_not_expanded(path)}"
+    return f"{todo} (relative ones start at the YAML's folder{_not_expanded(path)})"
 
 
 def _not_expanded(path: str) -> str:

@@ -32,7 +32,7 @@ from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sente
 from pipeline.planning.selection_checks import impossible_clauses
 from pipeline.storage import layout
 from pipeline.storage.local_files import refusal
-from pipeline.storage.remote import is_remote
+from pipeline.storage.remote import is_remote, missing_bucket
 from pipeline.storage.store import REMEDIES, Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, trained_lcms
@@ -346,8 +346,12 @@ def _files(config: RunConfig) -> Iterator[Problem]:
 
 
 def _output(config: RunConfig) -> Iterator[Problem]:
-    """Check that this user may write to a local output folder; stores are tested by `doctor` and by the run."""
+    """Check that this user may write to a local output folder, and that a bucket exists; whether it can be written is
+    tested by `doctor` and by the run.
+    """
     if is_remote(config.output):
+        if bucket := missing_bucket(config.output):
+            yield ("output",), f"output {config.output}: there is no bucket {bucket}; make it, or correct its name"
         return
     path = Path(config.output).absolute()
     for folder in (path, *path.parents):

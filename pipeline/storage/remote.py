@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.base.errors import ConfigError, PipelineError, StorageError
-from pipeline.storage.retry import is_transient
+from pipeline.storage.retry import filesystem, is_transient
 
 _CLIENTS = {
     "adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "httpx", "httpx2",
@@ -70,6 +70,21 @@ class AwayError(CorpusStoreError):
 def is_remote(url: str) -> bool:
     """Return whether the files of a URL are on another machine."""
     return "://" in url and not url.startswith(("file://", "local://", "memory://"))
+
+
+def missing_bucket(url: str) -> str:
+    """Return the bucket of a URL of S3 if there is none of that name; empty if there is, or the store does not say."""
+    if not url.startswith(("s3://", "s3a://")):
+        return ""
+    try:
+        fs, path = filesystem(url)
+        bucket = str(fs.split_path(path)[0])
+        fs.info(bucket)
+    except FileNotFoundError:
+        return bucket
+    except Exception:  # whatever else is wrong is told by who reads or writes there
+        return ""
+    return ""
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def test_credentials_that_run_out_stop_the_run(
     ("variable", "value", "bucket_name", "words"),
     [
         ("AWS_ACCESS_KEY_ID", None, "corpus", "NoCredentialsError); give credentials: environment variables"),
-        ("AWS_DEFAULT_REGION", "us-east-1", "nobodys", "(FileNotFoundError); make the bucket, or correct its name"),
+        ("AWS_DEFAULT_REGION", "us-east-1", "nobodys", "there is no bucket nobodys; make it, or correct its name"),
     ],
 )
 def test_a_store_that_cannot_be_used(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.base.errors import ConfigError
 from pipeline.inputs import (
     Document,
     InputError,
@@ -19,6 +20,8 @@ from pipeline.inputs import (
     plan_chunks,
     read_documents,
 )
+from pipeline.planning.checks import load_checked
+from tests.conftest import MakeConfig
 from tests.support.inputs import COMPRESS, entry, jsonl, read_all, texts
 
 
@@ -41,6 +44,22 @@ def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
     fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": "other"}] * 50))
     with pytest.raises(InputError, match=r"has changed since the run was planned"):
         list(read_documents(chunk, source, SplitSettings()))
+
+
+def test_a_missing_bucket_is_told_from_an_empty_folder(bucket: str) -> None:
+    for path, said in (
+        ("s3://nope/in/*.jsonl", "nothing matches s3://nope/in/*.jsonl: there is no bucket nope; make it"),
+        (f"{bucket}/in/*.jsonl", "nothing matches s3://corpus/in/*.jsonl in folder corpus/in; check the path"),
+    ):
+        with pytest.raises(InputError) as caught:
+            list_files(entry(path))
+        assert said in str(caught.value) and "relative" not in str(caught.value)
+
+
+def test_a_missing_bucket_of_the_output_is_told_before_the_run(bucket: str, make_config: MakeConfig) -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.yaml:\d+: output s3://nope/out: there is no bucket nope; make it"):
+        load_checked(make_config(output="s3://nope/out"))
+    load_checked(make_config(output=f"{bucket}/out"))
 
 
 def test_empty_objects(bucket: str) -> None:
