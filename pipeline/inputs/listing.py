@@ -27,7 +27,7 @@ from pipeline.base.errors import is_utf8
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
 from pipeline.storage.remote import is_remote, missing_bucket
-from pipeline.storage.retry import filesystem, is_transient, with_retries
+from pipeline.storage.retry import filesystem, is_transient, service_of, with_retries
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -104,7 +104,7 @@ def list_files(settings: InputSettings) -> list[InputFile]:
             f"input {settings.input_name}: in {settings.path}, ** stands in a name; alone between slashes it means any "
             "folders, and * any characters of a name: data/**/*.jsonl"
         )
-    root, infos = with_retries("list input", lambda: _find(fs, path), answered=False)
+    root, infos = with_retries("list input", lambda: _find(fs, path), service_of(fs, settings.path))
     files = []
     for full, info in infos.items():
         relative = full[len(root) :].lstrip("/")

@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import fsspec
@@ -78,6 +78,7 @@ class RetryPolicy:
     first: float | None = None
     gave_up: bool = False
     waited: float = 0.0  # seconds, by any operation
+    answered: set[str] = field(default_factory=set)  # the services that have answered
 
 
 current = RetryPolicy()
@@ -126,13 +127,14 @@ def take_retry_counts() -> Counter[str]:
     return taken
 
 
-def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) -> R:
+def with_retries(operation: str, ask: Callable[[], R], service: str = "") -> R:
     """Call `ask` until it succeeds, or this process has waited as long as its retry policy allows.
 
     Args:
         operation: the name under which repetitions are counted.
         ask: the call.
-        answered: whether the store has answered before; if not, it is given up sooner.
+        service: what is asked, as `service_of` names it; until it has answered once in this process, it is given up
+            sooner. Empty if its address is known to be right.
 
     Returns:
         The result of `ask`.
@@ -147,6 +149,7 @@ def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) ->
         except Exception as error:
             if not is_transient(error):
                 raise
+            answered = not service or service in current.answered
             if waited >= patience(answered):
                 current.gave_up = True
                 raise
@@ -155,6 +158,7 @@ def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) ->
             _log.log(level, "%s has failed for %.0f s and is tried again: %s", operation, waited, error)
         else:
             current.gave_up = False
+            current.answered.add(service)
             return result
         seconds = min(pause, max(patience(answered) - waited, SHORTEST_PAUSE)) * random.uniform(0.5, 1.0)
         time.sleep(seconds)
@@ -162,6 +166,17 @@ def with_retries(operation: str, ask: Callable[[], R], answered: bool = True) ->
             current.waited += seconds
         waited, pause = time.monotonic() - started, min(2 * pause, LONGEST_PAUSE)
         count_retry(operation)
+
+
+def service_of(fs: Any, url: str) -> str:
+    """Return the service that a filesystem asks for a URL: its protocol, and its address or account if there are
+    several.
+    """
+    if url.startswith(("s3://", "s3a://")):
+        return f"s3 {fs.s3.meta.endpoint_url}"
+    protocol, _, rest = url.partition("://")
+    where = rest.partition("/")[0] if protocol in ("http", "https") else getattr(fs, "account_name", "")
+    return f"{protocol} {where}"
 
 
 def is_transient(error: BaseException) -> bool:

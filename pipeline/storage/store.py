@@ -82,20 +82,18 @@ class Store:
         self.url = url
         with translate_errors(url, CorpusStoreError):
             fs, root = retry.filesystem(url)
+            self._service = retry.service_of(fs, url)
         if not is_utf8(url) or not is_utf8(root):  # files of the corpus could not hold it
             raise ConfigError(f"{root}: the name of a folder is not UTF-8; rename the folder")
         self._fs: Any = fs
         self._root = root.rstrip("/")
-        self._answered = False
         self.local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)
 
     def _patiently(self, operation: str, ask: Callable[[], R]) -> R:
-        result = retry.with_retries(operation, ask, self._answered)
-        self._answered = True
-        return result
+        return retry.with_retries(operation, ask, self._service)
 
     def _full(self, path: str) -> str:
         if leaves(path):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import Callable
 
+import fsspec
 import pytest
 
 from pipeline.corpus.receipts import PartRef
+from pipeline.inputs import list_files
 from pipeline.run.tasks import failed_event
 from pipeline.storage import retry
 from pipeline.storage.remote import AwayError, CorpusStoreError, translate_errors
+from pipeline.storage.store import Store
+from tests.support.inputs import entry
 
 OUTAGE = 600.0  # seconds
 
@@ -54,17 +59,34 @@ def test_an_outage_of_ten_minutes_ends_a_process_of_two_minutes_and_none_of_thir
     retry.current = retry.RetryPolicy()
     began = clock.now
     with pytest.raises(ConnectionError):  # one that starts in the outage
-        retry.with_retries("read", away_until(clock, OUTAGE), answered=False)
+        retry.with_retries("read", away_until(clock, OUTAGE), "s3 of others")
     assert clock.now - began < 2 * retry.FIRST_RETRY_SECONDS
 
     retry.current = retry.RetryPolicy()
     retry.be_patient(1800.0, from_start=True)
     clock.now = 0.0
     retry.take_retry_counts()
-    assert retry.with_retries("read", away_until(clock, OUTAGE), answered=False) == "an answer"
+    assert retry.with_retries("read", away_until(clock, OUTAGE), "s3 of others") == "an answer"
     assert OUTAGE <= clock.now <= OUTAGE + retry.LONGEST_PAUSE
     assert retry.seconds_waited() == pytest.approx(clock.now)
     assert OUTAGE / retry.LONGEST_PAUSE <= retry.take_retry_counts()["read"] <= 80
+
+
+def test_a_service_that_listed_the_inputs_is_waited_for_by_a_new_corpus(clock: Clock) -> None:
+    retry.be_patient(1800.0)
+    with pytest.raises(ConnectionError):
+        Store("memory://new")._patiently("read", away_until(clock, OUTAGE))
+    fsspec.filesystem("memory").pipe_file("in/a.jsonl", b"{}")
+    assert list_files(entry("memory://in/*.jsonl"))
+    clock.now = 0.0
+    assert Store("memory://new")._patiently("read", away_until(clock, OUTAGE)) == "an answer"
+
+
+def test_services_are_told_apart(bucket: str) -> None:
+    urls = ["s3://a/b", "s3://c", "https://one.org/a", "https://one.org/b", "https://two.org/a", "memory://a"]
+    services = [retry.service_of(retry.filesystem(url)[0], url) for url in urls]
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    assert services == [*[f"s3 {endpoint}"] * 2, *["https one.org"] * 2, "https two.org", "memory "]
 
 
 def test_who_gave_up_cleans_up_without_waiting_as_long_again(clock: Clock) -> None:
