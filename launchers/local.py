@@ -101,7 +101,7 @@ def _vital() -> dict[int, str]:
     """Return open file → name of the processes without which our Ray ends; such a file can be read once one ended."""
     psutil: Any = importlib.import_module("psutil")  # which Ray brings
     found: dict[int, str] = {}
-    if sys.platform == "linux":
+    if hasattr(os, "pidfd_open"):
         for one in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or the system has no such files
                 name = "raylet" if one.name() == "raylet" else "RuntimeEnvAgent"

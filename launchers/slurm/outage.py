@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
 
 from rich.console import Console
 
 from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
-from launchers.slurm.site import SlurmAwayError, SlurmError
+from launchers.slurm.site import PAUSE, SlurmAwayError, SlurmError
 from pipeline.base.formats import duration
 from pipeline.config.launcher import STORAGE_PATIENCE
 from pipeline.storage.remote import AwayError
@@ -39,7 +40,14 @@ def queued_again_when_away(console: Console, patience: float | None) -> Iterator
     except (AwayError, SlurmAwayError) as error:
         delay = max(1.0, min(DELAY_SECONDS, patience))
         console.print(f"{error}; waited for it, and queued again in {duration(delay)}", highlight=False, markup=False)
-        try:
-            jobs.requeue(delay)
-        except SlurmError:
-            raise error from None
+        until = time.monotonic() + patience
+        while True:
+            try:
+                jobs.requeue(delay)
+                return
+            except SlurmAwayError:
+                if time.monotonic() > until:
+                    raise error from None
+                time.sleep(PAUSE)
+            except SlurmError:
+                raise error from None

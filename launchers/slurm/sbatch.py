@@ -36,6 +36,7 @@ OURS = ("array", "chdir", "dependency", "error", "job-name", "no-requeue", "open
         "signal", "test-only", "wait", "wrap")  # fmt: skip
 _ENDS_A_LINE = r"\x00-\x1f\x7f\u0085\u2028\u2029"
 _STRAY, _QUOTES = re.compile(f"[{_ENDS_A_LINE}]"), re.compile(f"[{_ENDS_A_LINE}\"'`]")
+REFUSED = "Batch job submission failed"  # and the reason
 FULL = "MaxSubmitJob"  # in the name of a limit that leaves room again when other jobs of the user are over
 LATE_SECONDS = 3.0  # in which a job that SLURM took appears in its queue
 RESOURCES = ("cores", "cpus", "exclusive", "gpu", "gres", "mem", "nodes", "ntasks", "sockets", "threads", "tres")
@@ -155,7 +156,7 @@ class SbatchScript(submitit.SlurmExecutor):
         SLURM may have taken a job although sbatch did not say so, because its answer was lost or it was interrupted.
         Such a job is found by its script: it is the one that was asked for, or it is cancelled.
 
-        `patience`: for how many seconds to try again while SLURM does not take jobs.
+        `patience`: for how many seconds to try again while SLURM does not take jobs, or a limit of queued jobs is full.
 
         Raises `SlurmAwayError` if it takes none for longer, or does not say whether it took this one; `SlurmError` with
         SLURM's words if it refuses it.
@@ -164,18 +165,22 @@ class SbatchScript(submitit.SlurmExecutor):
         script.write_text(self.text())
         with _cancelled_if_interrupted(script):
             job = self._send(script, time.monotonic() + patience)
-        script.rename(script.with_name(f"{job}_submission.sh"))
+            script.rename(script.with_name(f"{job}_submission.sh"))
         return job
 
     def _send(self, script: Path, until: float) -> str:
-        name = self.parameters["job_name"]
+        name, again = self.parameters["job_name"], False
         while True:
             try:
-                return _number_in(ask("sbatch", str(script)))
+                job = _number_in(ask("sbatch", str(script)))
             except SlurmError as error:
-                problem, is_away = str(error), isinstance(error, SlurmAwayError)
+                problem, is_away, again = str(error), isinstance(error, SlurmAwayError), True
+            else:
+                if again:
+                    _cancel_others(script, job)
+                return job
             try:
-                if found := _found(script, until, LATE_SECONDS if is_away else 0):
+                if found := _found(script, until, LATE_SECONDS if is_away or REFUSED not in problem else 0):
                     return found[0]
             except SlurmError as error:
                 raise SlurmAwayError(
@@ -189,10 +194,17 @@ class SbatchScript(submitit.SlurmExecutor):
 
 
 def jobs_of_script(script: Path) -> list[str]:
-    """Return the ids of the waiting and running jobs of this user that were submitted as this very file."""
-    said = ask("squeue", "--noheader", "--all", "--user", str(os.getuid()), "--format=%F|%o")  # %F: of a whole array
+    """Return the ids of this user's jobs that were submitted as this very file, also of those that are just over."""
+    said = ask("squeue", "--noheader", "--all", "--states=all", "--user", str(os.getuid()), "--format=%F|%o")
     lines = (line.strip().partition("|") for line in said.splitlines())
     return list(dict.fromkeys(job for job, _, command in lines if command == str(script)))
+
+
+def _cancel_others(script: Path, job: str) -> None:
+    """Cancel jobs of an earlier try, which SLURM took after all."""
+    with contextlib.suppress(SlurmError):
+        if others := [one for one in jobs_of_script(script) if one != job]:
+            ask("scancel", *others)
 
 
 def _number_in(said: str) -> str:

@@ -26,7 +26,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import CANCEL
 from pipeline.corpus.runs import SUMMARY, RunRecord, newest_config, newest_view
-from pipeline.monitor.run_status import ADVICE
+from pipeline.monitor.run_status import ADVICE, OVER
 from pipeline.run.expected import raise_if_unexpected
 from pipeline.run.finish import finish
 from pipeline.run.lineage import tell
@@ -102,9 +102,10 @@ def _is_expected(store: Store, before: str) -> bool:
     A scheduler job that is lost while it queues jobs queues them again when it is restarted; of the first ones, nobody
     knows. This job may start before it is recorded, so that is waited for.
     """
-    until = time.monotonic() + RECORDED_WITHIN
-    while not store.exists(f"{before}/{JOBS}"):
-        if time.monotonic() > until:
+    answered = None
+    while not store.exists(f"{before}/{JOBS}"):  # the store may have been away until now
+        answered = answered or time.monotonic()
+        if time.monotonic() - answered >= RECORDED_WITHIN:
             return False
         time.sleep(1.0)
     job = os.environ.get("SLURM_JOB_ID")
@@ -175,7 +176,7 @@ def _ends(store: Store, folder: str) -> str:
     """Say how the tasks of a phase ended by SLURM's words, and what to do, if that is known."""
     with contextlib.suppress(PipelineError):
         found = jobs.states(read_json(store, f"{folder}/{JOBS}", _Jobs, "").array).values()
-        words = sorted({word.split(" ")[0] for word in found} - {"COMPLETED", "PENDING", "RUNNING"})
+        words = sorted({word.split(" ")[0] for word in found} & set(OVER) - {"COMPLETED"})
         advice = "; ".join(ADVICE[word] for word in words if word in ADVICE)
         return f" (SLURM: {', '.join(words)})" * bool(words) + f"; {advice}" * bool(advice)
     return ""

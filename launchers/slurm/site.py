@@ -16,7 +16,10 @@ from pipeline.config.launcher import seconds_of
 
 PAUSE = 10.0  # seconds between two tries while SLURM is away
 TIMEOUT = 120.0  # seconds; the commands themselves wait for a busy controller
-PASSING = ("Unable to contact", "Socket timed out", "Connection refused", "Connection timed out", "temporarily")
+PASSING = (  # in what SLURM's commands say while the controller is away, restarts or is too busy
+    "Unable to contact", "Socket timed out", "Connection refused", "Connection timed out", "temporarily",
+    "Zero Bytes were transmitted", "Message receive failure", "standby mode", "not responding",
+)  # fmt: skip
 OF_A_JOB = ("SLURM_", "SLURMD_", "SUBMITIT_", "SQUEUE_", "SINFO_", "SACCT_")
 
 
@@ -66,7 +69,9 @@ def ask(*command: str) -> str:
     Raises SlurmError with its message when it fails, SlurmAwayError if it may work later.
     """
     hidden = inherited()
-    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"LC_ALL": "C"}
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    if command[0] != "sbatch":  # whose environment is that of the job
+        environment["LC_ALL"] = "C"
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, env=environment

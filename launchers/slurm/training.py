@@ -192,8 +192,13 @@ def _run_in_job(console: Console, command: Sequence[str], look: Callable[[], Tra
         code = _call(command, warning)
         now = look()
         if ended and now.steps > begun and not now.finished and _is_at_the_limit():
-            console.print(f"launcher.time is over, at step {now.steps}: queued again", highlight=False)
-            _queue_again(ended)
+            try:
+                jobs.requeue()
+                console.print(f"launcher.time is over, at step {now.steps}: queued again", highlight=False)
+            except SlurmError as error:
+                print_plain(
+                    console, f"launcher.time is over, at step {now.steps}; it could not be queued again: {error}"
+                )
         if now.finished or ended:
             return
         if code:

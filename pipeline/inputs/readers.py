@@ -159,7 +159,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-UNMARK = r"sed 's/^\xEF\xBB\xBF//; s/}\xEF\xBB\xBF{/}\n{/' FILE > NEW takes such marks out"
+UNMARK = r"sed 's/^\xEF\xBB\xBF//; s/}\xEF\xBB\xBF{/}\n{/g' FILE > NEW takes such marks out"
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 

@@ -180,7 +180,9 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
                     backend.submit(record, lease)
             except BaseException as error:  # a job that was queued all the same finds the run closed
                 interrupted = isinstance(error, KeyboardInterrupt)
-                record.close({"done": False} | ({"interrupted": True} if interrupted else {"failures": [str(error)]}))
+                how: dict[str, Any] = {"interrupted": True} if interrupted else {"failures": [str(error)]}
+                with contextlib.suppress(PipelineError):  # the first error is the one to report
+                    record.close({"done": False} | how)
                 raise
             handed_over = True
             console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)

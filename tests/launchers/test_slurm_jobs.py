@@ -38,7 +38,8 @@ def asked(*_):
     sys.exit(3)
 signal.signal(signal.{WARNING.name}, warned)
 signal.signal(signal.SIGTERM, asked)
-say(event="start", left=jobs.seconds_left(), cpus=os.environ.get("SLURM_CPUS_PER_TASK"), word=os.environ.get("WORD"))
+say(event="start", left=jobs.seconds_left(), cpus=os.environ.get("SLURM_CPUS_PER_TASK"), word=os.environ.get("WORD"),
+    locale=os.environ.get("LC_ALL"))
 seconds = float(sys.argv[1])
 if seconds < 0:
     sys.exit(1)
@@ -378,6 +379,18 @@ def test_refusals_without_a_word_and_a_slurm_that_is_away(
     monkeypatch.setattr("launchers.slurm.sbatch.PAUSE", 0.1)
     (job,) = submit(0, hold=True)
     assert in_the_queue(tmp_path) == [job] and len((tmp_path / "tried").read_text().split()) == 3
+    jobs.cancel([job])
+    late = f'if mkdir {tmp_path}/first; then (sleep 5; $REAL "$@"; touch {tmp_path}/late) >/dev/null 2>&1 & {LOST}; fi'
+    sbatch(f'{late}\nuntil [ -e {tmp_path}/late ]; do sleep 0.1; done; exec $REAL "$@"')
+    (job,) = submit(0, hold=True)  # SLURM took the first one after it had shown that there was none
+    assert in_the_queue(tmp_path) == [job]
+
+
+def test_a_job_has_the_locale_of_its_user(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "en_US.UTF-8")
+    (job,) = submit(0)
+    until(lambda: not jobs.alive([job]))
+    assert said(tmp_path, job)[0]["locale"] == "en_US.UTF-8"
 
 
 def test_without_arrays_each_task_is_a_job(submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,20 +181,27 @@ def held_out(index: Index, split: str, *, max_sentences: int, sentences: int, by
         ConfigError: for a split without documents, where every document has a single sentence, or for a column that
             documents do not have.
     """
-    found: list[_Document] = []
-    wanted = sentences
     drawn = Sequences.of(index, split).sentences > sentences
-    with closing(_documents(index, split, max_sentences, drawn)) as documents:
-        for one in documents:
-            found.append(one)
-            wanted -= len(one.texts) - 1
-            if wanted <= 0:
-                break
+    found = _enough(index, split, max_sentences, sentences, drawn)
+    if drawn and sum(len(one.texts) - 1 for one in found) < sentences:  # all of them
+        drawn, found = False, _enough(index, split, max_sentences, sentences, drawn=False)
     if not any(len(one.texts) > 1 for one in found):
         raise ConfigError(
             f"{index.url}: every document of the split {split} has one sentence, so none has a context to predict from"
         )
     return _held(index, split, found, by, drawn)
+
+
+def _enough(index: Index, split: str, max_sentences: int, sentences: int, drawn: bool) -> list[_Document]:
+    """Return documents, in random order or in that of the corpus, until they have enough sentences to predict."""
+    found: list[_Document] = []
+    with closing(_documents(index, split, max_sentences, drawn)) as documents:
+        for one in documents:
+            found.append(one)
+            sentences -= len(one.texts) - 1
+            if sentences <= 0:
+                break
+    return found
 
 
 def fitting(

@@ -42,7 +42,7 @@ def test_held_out_documents_are_those_of_the_split(corpus: Corpus, index: Index)
     of_split = [number for number, split in enumerate(table["split"].to_pylist()) if split == "test"]
     assert torch.equal(held.embeddings, matrix.reshape(-1, index.dim)[of_split])
     assert [len(one.lengths) for one in held.batches("cpu")] == [len(held.lengths)]
-    assert not held.drawn
+    assert not held.drawn and not held_out(index, "test", max_sentences=CONTEXT, sentences=len(held.judged) + 1).drawn
 
 
 def test_some_held_out_documents_are_drawn_from_all_over_the_split(corpus: Corpus, index: Index) -> None:
