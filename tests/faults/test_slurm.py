@@ -78,7 +78,7 @@ def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Pat
     assert pipeline("run", path, "--launcher", "inline").returncode == 0, "the lock is still held"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, None])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, None])
 def test_a_run_whose_submission_does_not_end_well_is_closed(
     make_config: MakeConfig, tmp_path: Path, slurm: None, sign: signal.Signals | None
 ) -> None:

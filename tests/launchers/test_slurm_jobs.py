@@ -356,11 +356,15 @@ def test_a_job_whose_submission_is_interrupted_is_cancelled(
         until((tmp_path / "sent").exists)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        submit(0, hold=True)
-    thread.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # these tests may run where it is ignored
+    try:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            submit(0, hold=True)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     until(lambda: not in_the_queue(tmp_path))
 
 
