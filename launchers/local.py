@@ -98,7 +98,7 @@ def end_of_ray_is_told() -> Iterator[None]:
 
 
 def _vital() -> dict[int, str]:
-    """Return open file → name of the processes without which our Ray ends; such a file can be read once one ended."""
+    """Return the processes without which our Ray ends: an open file, which can be read once it has ended → its name."""
     psutil: Any = importlib.import_module("psutil")  # which Ray brings
     found: dict[int, str] = {}
     if hasattr(os, "pidfd_open"):
@@ -111,7 +111,7 @@ def _vital() -> dict[int, str]:
 
 
 def _tell_the_end(found: dict[int, str], over: threading.Event) -> None:
-    """Wait until one of the processes has ended, and tell of it unless that was to be."""
+    """Wait until one of the processes has ended, and tell of it, unless this process ends them or is asked to stop."""
     poll = select.poll()
     for file in found:
         poll.register(file, select.POLLIN)

@@ -41,7 +41,7 @@ TOKEN_HINT = "RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, if
 
 
 def checked_address(config: RunConfig) -> str:
-    """Return the cluster's address. Raises `ConfigError` if the configuration gives none, or no such one."""
+    """Return the cluster's address. Raises `ConfigError` if the configuration gives none, or what cannot be one."""
     address = config.launcher.address
     if not address:
         raise ConfigError(f"launcher.kind is ray, but there is no address: give {ADDRESSES}")

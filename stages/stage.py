@@ -166,7 +166,7 @@ class StageSettings(Settings, ABC):
     reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
     writes: ClassVar[tuple[str, ...]]  # families
     fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
-    row_warnings: ClassVar[tuple[str, ...]] = ()  # how those begin that are of all rows: `recount` raises them anew
+    row_warnings: ClassVar[tuple[str, ...]] = ()  # beginnings of warnings about all rows: `recount` raises them anew
     corpus_wide: ClassVar[bool] = False  # of all parts at once: no worker's visit computes it
     applied: ClassVar[tuple[str, ...] | None] = None  # settings that rows depend on, not only the fit; None: all
 

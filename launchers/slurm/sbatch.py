@@ -1,8 +1,8 @@
 """Writes the script for sbatch: options from the section `launcher`, set-up lines, and one command line.
 
-submitit writes it, without a pickle. The command replaces the script's shell, without srun. So SLURM's
-warning before the time limit (`WARNING`) reaches only the worker itself; under srun its children would get it too, and
-die of it. A job of several nodes starts srun itself, and has the warning sent to what that runs (`to_steps`).
+submitit writes it, without a pickle. The command replaces the script's shell, without srun. So SLURM's warning before
+the time limit (`WARNING`) reaches only the worker itself; under srun its children would get it too, and die of it. A
+job of several nodes starts srun itself, and has the warning sent to what that runs (`to_steps`).
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _decide(console: Console, config: RunConfig, record: RunRecord, number: int,
 
 
 def _ends(store: Store, folder: str) -> str:
-    """Say how the tasks of a phase ended by SLURM's words, and what to do, if that is known."""
+    """Say in SLURM's words how the tasks of a phase ended, and what to do, if that is known."""
     with contextlib.suppress(PipelineError):
         found = jobs.states(read_json(store, f"{folder}/{JOBS}", _Jobs, "").array).values()
         words = sorted({word.split(" ")[0] for word in found} & set(OVER) - {"COMPLETED"})

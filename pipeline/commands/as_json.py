@@ -314,7 +314,7 @@ def inspect(corpus: Corpus, options: InspectOptions) -> dict[str, Any]:
 
     if options.to is not None or options.columns is not None:
         raise ConfigError("--json is for the screen; leave out --to and --columns")
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     condition = condition_of(corpus, options.where, options.lang)
     most = options.max_rows or SHOWN_ROWS
     quality = measure(corpus, most, condition)

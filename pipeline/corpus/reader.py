@@ -166,7 +166,7 @@ class Corpus:
         absent = {name: f"{not_made(name)}: pipeline run does that" for name in set(ROW_COLUMNS) - set(types)}
         return parse(text, types, origin, absent=absent, kept=kept)
 
-    def check_is_begun(self) -> None:
+    def check_has_parts(self) -> None:
         """Raise `CorpusError` if no part is finished yet."""
         if not self.parts:
             raise CorpusError(f"{self.url} has no finished part yet; see: pipeline status {self.url}")
@@ -180,7 +180,7 @@ class Corpus:
         the sentence stands.
         """
         if part is None:
-            self.check_is_begun()
+            self.check_has_parts()
             return pa.concat_tables(self.scan(*columns))
         with self.reader(part) as reader:
             names = self._checked(columns or tuple(self.columns), reader.columns, f"part {reader.part}")
@@ -475,7 +475,7 @@ class Corpus:
         """Return the named columns, which must exist, or all row columns. Raises `CorpusError` if no part is
         finished.
         """
-        self.check_is_begun()
+        self.check_has_parts()
         return self._checked(columns or tuple(self.columns), self.catalogue, self.url)
 
     def _where(self, where: Condition | str | None) -> Condition | None:

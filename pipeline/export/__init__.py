@@ -263,8 +263,8 @@ def _written(
 def _not_purged(corpus: Corpus, purged: Collection[str], target: ExportTarget) -> Iterator[None]:
     """Raise `CorpusError` at the end if documents were purged, also instead of an error that follows from that.
 
-    `purged`: the tombstones when the export began. It is also raised if a file is missing because a run has changed the
-    corpus.
+    `purged`: the tombstones when the export began. The error is also raised if a file is missing because a run has
+    changed the corpus.
     """
     failed: CorpusError | None = None
     try:

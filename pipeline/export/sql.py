@@ -41,7 +41,7 @@ def families_of(corpus: Corpus) -> list[str]:
     """Return the families of files that every part has, `documents` first. Raises `CorpusError` before the
     first part.
     """
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     there = {column.family for column in corpus.catalogue.values()}
     return [family for family in ("documents", *layout.ROW_FAMILIES) if family in there]
 

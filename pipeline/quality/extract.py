@@ -195,7 +195,7 @@ def _default_columns(corpus: Corpus) -> tuple[str, ...]:
 
 
 def _check(corpus: Corpus, names: Sequence[str], target: str, ending: str) -> None:
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     for name in names:
         if name not in corpus.catalogue:
             raise ConfigError(f"--columns: {no_column(name, corpus.catalogue)}")

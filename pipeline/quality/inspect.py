@@ -45,7 +45,7 @@ def inspect_corpus(console: Console, corpus: Corpus, options: InspectOptions) ->
     Raises:
         CorpusError: if no part is finished.
     """
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     condition = condition_of(corpus, options.where, options.lang)
     if options.to is None:
         _show(console, corpus, condition, options)

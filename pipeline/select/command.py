@@ -49,7 +49,7 @@ def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
         CorpusError: if no part is finished.
         ConfigError: for a value that is not allowed.
     """
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     config: dict[str, Any]
     if place.endswith((".yaml", ".yml")):
         config = load_config(Path(place)).model_dump(mode="json")

@@ -137,9 +137,9 @@ class Loop:
             "lr": learning_rate(done - 1, self.settings),
             "concepts_per_second": over.sentences / seconds,
             "seconds": seconds,
-            "cpu_seconds": (cpu - over.cpu) * self.processes.world,  # all threads; each process does an equal share
-            "processes": self.processes.world,
+            "cpu_seconds": cpu - over.cpu,  # of this process, all threads
             "tflops": tflops,  # of one process
+            "processes": self.processes.world,
             "mfu": tflops / peak if peak else None,
             "loader_wait": max(over.waited) / seconds,  # of the process that waited longest
             "seconds_left": (self.settings.steps - done) * seconds / over.steps,

@@ -92,15 +92,13 @@ def seconds_of_step(lines: Sequence[Numbers], clock: str, last_share: float) -> 
 
     Args:
         lines: the log, one line for each step.
-        clock: `cpu` for CPU seconds of one process, anything else for seconds of the clock.
+        clock: `cpu` for CPU seconds, anything else for seconds of the clock.
         last_share: the share of steps at the end that have another loss; 0 if none have.
 
     Returns:
         Seconds.
     """
-    name = "cpu_seconds" if clock == "cpu" else "seconds"
-    processes = [one.get("processes", 1) if clock == "cpu" else 1 for one in lines]
-    each = [float(one[name]) / count for one, count in zip(lines, processes, strict=True)]
+    each = [float(one["cpu_seconds" if clock == "cpu" else "seconds"]) for one in lines]
     others = last_steps(last_share, len(each))
     first, last = each[: len(each) - others], each[len(each) - others :]
     if not (first and last):

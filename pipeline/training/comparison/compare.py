@@ -389,7 +389,7 @@ class _Comparison:
         if each:
             found["flops_per_step"] = Measurement(mean=config.train.batch_concepts * sum(each) / len(each))
         if lines and all("cpu_seconds" in one for one in lines):  # not in logs of earlier versions
-            found["cpu_seconds"] = Measurement(mean=sum(one["cpu_seconds"] for one in lines))
+            found["cpu_seconds"] = Measurement(mean=sum(one["cpu_seconds"] * _processes(one) for one in lines))
         if isinstance(model, SonarLlm):
             model.use(decoder_of(about.pinned))
         tokenise = None
@@ -412,10 +412,14 @@ class _Comparison:
         self.store.write(PLOT, self.to_svg(settings, self.shown))
 
 
+def _processes(line: Numbers) -> int:
+    """Return of how many processes, which share the work equally, a line of a training's log tells one's figures."""
+    return int(line.get("processes", 1))  # not in logs of earlier versions
+
+
 def _flops_of_sentence(line: Numbers) -> float:
-    """Return the FLOPs of all processes for one sentence, by a line of a training's log; `tflops` is of one process."""
-    processes = line.get("processes") or 1  # not in logs of earlier versions
-    return 1e12 * float(line["tflops"]) * processes / float(line["concepts_per_second"])
+    """Return the FLOPs of all processes for one sentence, by a line of a training's log."""
+    return 1e12 * float(line["tflops"]) * _processes(line) / float(line["concepts_per_second"])
 
 
 def _figures(row: ResultRow) -> dict[str, Measurement]:

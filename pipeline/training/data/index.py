@@ -222,7 +222,7 @@ def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where"
     Raises:
         CorpusError: if the corpus has no embeddings to read, or purged documents are still in its files.
     """
-    corpus.check_is_begun()
+    corpus.check_has_parts()
     if "embedding" not in corpus.catalogue:
         raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}; run: pipeline run corpus.yaml")
     purged = sum(map(len, corpus.tombstones.by_chunk.values()))

@@ -219,7 +219,8 @@ def _evaluation(store: Store, run: str) -> _EvaluatedFigures:
     except DamagedError:
         return _EvaluatedFigures()
     shown = (run.rpartition("/")[2], *BASELINES)
-    return found.model_copy(update={"models": {name: row for name, row in found.models.items() if name in shown}})
+    rows = {name: row for name, row in found.models.items() if name.partition(" (step ")[0] in shown}  # or unfinished
+    return found.model_copy(update={"models": rows})
 
 
 def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFigures) -> str:
