@@ -5,21 +5,21 @@ Loading takes milliseconds: nothing here imports torch, Ray or spaCy.
 
 from __future__ import annotations
 
-import difflib
 import importlib.resources
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
 from pipeline.config.causes import causes, key_of, renamed, value_of, without
+from pipeline.config.explain import SHOWN, explain, models_along, models_in, near_key
 from pipeline.config.frozen import Places
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import SECTIONS
@@ -31,9 +31,6 @@ from stages.stage import meaning
 from stages.yaml_text import load_yaml
 
 MAY_BE_EMPTY = (*SECTIONS, "split", "fit", "report", "train", "launcher")  # `encode:` alone means all its defaults
-_A_LIST, _SECTION = "a list: [a, b], or lines that begin with -", "keys and values: {key: value, …}, or {} for defaults"
-_KINDS = {"tuple_type": _A_LIST, "list_type": _A_LIST, "model_type": _SECTION, "model_attributes_type": _SECTION}
-_SHOWN = 80  # characters of a value in messages
 SALVAGES = 5  # rounds of removing wrong values
 SURE = 0.75  # likeness of a name from which on its section is read as what was meant
 
@@ -86,38 +83,18 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     path = Path(path)
     shipped = _shipped(path)
     path = shipped or path
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a corpus.yaml") from error
-    except UnicodeDecodeError as error:
-        line = 1 + error.object.count(b"\n", 0, error.start)
-        raise ConfigError(
-            f"{path}:{line}: not UTF-8 text ({error.reason}); convert it: iconv -f ENCODING -t UTF-8 FILE > NEW"
-        ) from error
-    try:
-        data = load_yaml(text, _Loader)
-        node = yaml.compose(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        told = str(error).replace('in "<unicode string>", line', "in line")
-        told += "; indent with spaces, not with tabs" if "'\\t'" in told else ""
-        raise ConfigError(f"{path} is not YAML: {told}") from error
-    if not isinstance(data, dict):
-        what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
-        raise ConfigError(f"{path} {what}; a corpus.yaml is keys and values (name, output, input …)")
-    lines: dict[tuple[str, ...], int] = {}
+    data, node, lines, mistakes = read_yaml(path, "a corpus.yaml is keys and values (name, output, input …)")
     set_here: dict[tuple[str, ...], str] = {}
-    mistakes = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     _leave_out_nulls(data, node)
     for override in overrides:
         _apply(data, override)
         keys = tuple(override.partition("=")[0].split("."))
         made = [keys[:depth] for depth in range(1, len(keys)) if keys[:depth] not in lines]  # sections it makes
-        set_here |= dict.fromkeys([*made, keys], f"--set {plain(override, _SHOWN)}")
+        set_here |= dict.fromkeys([*made, keys], f"--set {plain(override, SHOWN)}")
     by_hand = {key: f"--set {'.'.join(key)}" for key in set_here}  # without the value
-    _no_credentials(data, {key: f"{path}:{line}" for key, line in lines.items()} | by_hand, (), str(path))
+    _no_credentials(data, lines | by_hand, (), str(path))
     _defaults(data, path.resolve().parent)
-    places = {key: f"{path}:{line}" for key, line in lines.items()} | set_here
+    places = lines | set_here
     config, more = _validated(path, data, places)
     mistakes = list(dict.fromkeys([*mistakes, *more]))
     if config is None:
@@ -141,6 +118,44 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     return config.model_copy(update={"output": output, "input": inputs}), mistakes
 
 
+def read_yaml(path: Path, kind: str) -> tuple[dict[str, Any], Any, dict[tuple[str, ...], str], list[str]]:
+    """Read a file of settings.
+
+    Args:
+        path: the file.
+        kind: what such a file holds, for messages.
+
+    Returns:
+        Its keys and values; the same as a node of YAML; path of keys → where they are; keys that are repeated, one line
+        each.
+
+    Raises:
+        ConfigError: if it cannot be read, or does not hold keys and values.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a file; {kind}") from error
+    except UnicodeDecodeError as error:
+        line = 1 + error.object.count(b"\n", 0, error.start)
+        raise ConfigError(
+            f"{path}:{line}: not UTF-8 text ({error.reason}); convert it: iconv -f ENCODING -t UTF-8 FILE > NEW"
+        ) from error
+    try:
+        data = load_yaml(text, _Loader)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        told = str(error).replace('in "<unicode string>", line', "in line")
+        told += "; indent with spaces, not with tabs" if "'\\t'" in told else ""
+        raise ConfigError(f"{path} is not YAML: {told}") from error
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
+        raise ConfigError(f"{path} {what}; {kind}")
+    lines: dict[tuple[str, ...], int] = {}
+    repeated = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
+    return data, node, {key: f"{path}:{line}" for key, line in lines.items()}, repeated
+
+
 def _validated(
     path: Path, data: dict[str, Any], places: dict[tuple[str, ...], str]
 ) -> tuple[RunConfig | None, list[str]]:
@@ -154,7 +169,7 @@ def _validated(
             key = key_of(one, data)
             moved = {(*key[:-1], meant, *at[len(key) :]): line for at, line in places.items() if at[: len(key)] == key}
             found, more = _validated(path, renamed(data, key, meant), places | moved)
-            return found, [*_explain(path, one, places, data), *more]
+            return found, [*explain(path, one, places, data, RunConfig), *more]
     mistakes: list[str] = []
     told: set[tuple[str, ...]] = set()
     left = data
@@ -162,7 +177,10 @@ def _validated(
         new = {key_of(one, left): one for one in causes(errors, left)}
         follows = {key for key in new for old in told if key[: len(old)] == old or old[: len(key)] == key}
         mistakes += [
-            line for key, one in new.items() if key not in follows for line in _explain(path, one, places, left)
+            line
+            for key, one in new.items()
+            if key not in follows
+            for line in explain(path, one, places, left, RunConfig)
         ]
         told |= new.keys() | {key_of(one, left) for one in errors if one["type"] == "missing"}
         left = without(errors, left)
@@ -296,7 +314,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     try:
         value = load_yaml(text, _Loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {plain(override, _SHOWN)}: the value is not YAML: {error}") from error
+        raise ConfigError(f"--set {plain(override, SHOWN)}: the value is not YAML: {error}") from error
     *parents, last = key.split(".")
     target: Any = data
     for depth, step in enumerate(parents):
@@ -325,98 +343,11 @@ def _entry(target: list[Any], step: str, override: str) -> Any:
     return target[int(step)]
 
 
-def _explain(path: Path, error: dict[str, Any], places: dict[tuple[str, ...], str], data: Any) -> list[str]:
-    """Explain one pydantic error: `corpus.yaml:12: segment.max_chars is 0; allowed: at least 10`.
-
-    Sections that do not fit together are not an error of one value; `_validated` reports them.
-    """
-    full = tuple(str(step) for step in error["loc"])
-    where = key_of(error, data)
-    place = next((places[where[:n]] for n in range(len(where), 0, -1) if where[:n] in places), str(path))
-    key = _written(where)
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "extra_forbidden":
-        allowed, near = _allowed(full[:-1]), _near(full)
-        hint = f"did you mean {near}? " if near else ""
-        if len(where) > 1 and where[-1] in RunConfig.model_fields:
-            hint = f"{where[-1]} belongs to the top level of the file, beside {where[0]}; "
-        return [f"{place}: unknown key {key}; {hint}allowed here: {', '.join(allowed)}"]
-    if kind == "missing":
-        return [f"{place}: {key} is missing; {_description(full)}"]
-    value = error.get("input")
-    shown = plain(json.dumps(value, ensure_ascii=False, default=str), _SHOWN)
-    if kind == "value_error":
-        return [f"{place}: {key}: {context['error']}"] if key else []
-    alike = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", str(context.get("expected", ""))), n=1)
-    hint = f"did you mean {alike[0]}? " if alike else ""
-    if isinstance(value, bool) and kind == "string_type":
-        code = ", or the code nob_Latn for Norwegian" if where[-1] == "lang" else ""
-        hint = f"YAML reads no, off, yes and on as false and true; write the word in quotes{code}; "
-    named = next((step for step in reversed(where) if not step.isdigit()), key)
-    return [f"{place}: {key} is {shown}; {hint}allowed: {_limits(error)}. About {named}: {_description(full)}"]
-
-
-def _near(where: tuple[str, ...], cutoff: float = 0.5) -> str | None:
-    """Return the key that is spelled most like an unknown one; None if none is spelled alike."""
-    return next(iter(difflib.get_close_matches(where[-1], _allowed(where[:-1]), n=1, cutoff=cutoff)), None)
-
-
 def _meant(error: dict[str, Any], data: Any) -> str | None:
     """Return the name of the section that was probably meant by an unknown one; None if it is there, too."""
     if error["type"] != "extra_forbidden" or not isinstance(error["input"], dict):
         return None
     where = tuple(str(step) for step in error["loc"])
-    near, around = _near(where, SURE), value_of(data, key_of(error, data)[:-1])
-    field = _models(where[:-1])[-1].model_fields.get(near or "")
-    return near if field and near not in around and any(_models_in(field.annotation)) else None
-
-
-def _written(where: tuple[str, ...]) -> str:
-    """Return a key as messages name it: input.0.keep.year is "input 1: keep.year"."""
-    if where[:1] == ("input",) and len(where) > 1 and where[1].isdigit():
-        return ": ".join(filter(None, (f"input {int(where[1]) + 1}", ".".join(where[2:]))))
-    return ".".join(where)
-
-
-def _limits(error: dict[str, Any]) -> str:
-    if error["type"] in ("tuple_type", "list_type") and isinstance(error.get("input"), str):
-        return f"a list: [{plain(error['input'], _SHOWN)}]"
-    if error["type"] in _KINDS:
-        return _KINDS[error["type"]]
-    if error["type"] == "too_short":
-        return f"a list of {error['ctx']['min_length']} or more"
-    text = str(error["msg"]).removeprefix("Input should be ").removeprefix("a valid ").removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
-
-
-def _models(where: tuple[str, ...]) -> list[type[BaseModel]]:
-    """Return the settings classes along a path of keys; if a key can hold several, the one that the path names."""
-    models: list[type[BaseModel]] = [RunConfig]
-    choices: list[type[BaseModel]] = []
-    for step in where:
-        info = models[-1].model_fields.get(step)
-        if info:
-            choices = list(_models_in(info.annotation))
-            models += choices[:1]
-        else:
-            models += [one for one in choices if one.__name__ == step]
-    return models
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _models_in(argument)
-
-
-def _allowed(where: tuple[str, ...]) -> list[str]:
-    return list(_models(where)[-1].model_fields)
-
-
-def _description(where: tuple[str, ...]) -> str:
-    for model in reversed(_models(where)):
-        for step in reversed(where):
-            if step in model.model_fields:
-                return model.model_fields[step].description or ""
-    return ""
+    near, around = near_key(where, RunConfig, SURE), value_of(data, key_of(error, data)[:-1])
+    field = models_along(where[:-1], RunConfig)[-1].model_fields.get(near or "")
+    return near if field and near not in around and any(models_in(field.annotation)) else None

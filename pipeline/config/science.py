@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.base.errors import ConfigError
-from pipeline.config.load import load_config
+from pipeline.config.causes import causes
+from pipeline.config.explain import explain
+from pipeline.config.load import load_config, read_yaml
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import NAME, TrainSettings
 from stages.cards import CardError
-from stages.yaml_text import load_yaml
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 _CLAIM = re.compile(r"^(?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\) ([<>]) (?:(\d+(?:\.\d+)?) )?(\w+)\((.+?)\)$")
@@ -109,8 +109,10 @@ class _ComparisonSettings(BaseModel):
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1, description="each row is trained with each")
     train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
     split: str = Field(default="test", description="split whose documents are evaluated")
-    sentences: int = Field(default=1000, ge=1)
-    metrics: tuple[str, ...] = Field(default=("l2", "par", "ca", "nll", "bpc"), min_length=1)
+    sentences: int = Field(default=1000, ge=1, description="how many sentences of that split are predicted")
+    metrics: tuple[str, ...] = Field(
+        default=("l2", "par", "ca", "nll", "bpc"), min_length=1, description="what is measured, as evaluate names it"
+    )
 
     @model_validator(mode="after")
     def _seeds_differ(self) -> Self:
@@ -136,8 +138,10 @@ class ScienceSettings(_ComparisonSettings):
         "work on the machine does not change",
     )
     calibration_steps: int = Field(default=20, ge=2, description="steps of the training that measures the speed")
-    objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(min_length=1)
-    claims: tuple[str, ...] = Field(default=())
+    objectives: dict[Annotated[str, Field(pattern=NAME)], Objective] = Field(
+        min_length=1, description="the rows: a name of letters, digits, dots, _ and - for each, and what is trained"
+    )
+    claims: tuple[str, ...] = Field(default=(), description="what is to be confirmed, as `nll(base) < nll(other)`")
     scaling: tuple[ScalingLaw, ...] = Field(default=(), description="what falls with the parameters of which rows")
 
     @model_validator(mode="after")
@@ -221,11 +225,15 @@ class AblationRow(BaseModel):
 class AblationSettings(_ComparisonSettings):
     """The settings of one ablation: the same model, trained equally long on several selections."""
 
-    metrics: tuple[str, ...] = Field(default=("l2_r", "ca", "nll"), min_length=1)
+    metrics: tuple[str, ...] = Field(
+        default=("l2_r", "ca", "nll"), min_length=1, description="what is measured, as evaluate names it"
+    )
     held_out: SelectSettings | None = Field(
         default=None, description="which sentences of the split are evaluated (default: all)"
     )
-    selections: dict[Annotated[str, Field(pattern=NAME)], AblationRow] = Field(min_length=1)
+    selections: dict[Annotated[str, Field(pattern=NAME)], AblationRow] = Field(
+        min_length=1, description="the rows: a name of letters, digits, dots, _ and - for each, and what is selected"
+    )
 
     @model_validator(mode="after")
     def _all_is_taken(self) -> Self:
@@ -298,8 +306,9 @@ class Science:
         try:
             return TrainSettings.model_validate_json(json.dumps(asked))
         except ValidationError as error:
-            said = "\n".join(f"{self.section}.{row}.train: {_said(one)}" for one in error.errors())
-            raise ConfigError(said) from error
+            raise ConfigError(
+                _explained(Path(f"{self.section}.{row}.train"), error, {}, asked, TrainSettings)
+            ) from error
 
 
 def load_science(path: Path) -> Science:
@@ -336,16 +345,14 @@ def load_ablation(path: Path) -> Science:
 
 
 def _read(path: Path, kind: type[Kind], example: str) -> Kind:
+    data, _, places, repeated = read_yaml(path, f"give keys and values like {example}")
     try:
-        data = load_yaml(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; give a YAML file like {example}") from error
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{path} holds {type(data).__name__}; give keys and values like {example}")
-    try:
-        return kind.model_validate_json(json.dumps(data, default=str))
+        settings = kind.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:
-        raise ConfigError("\n".join(f"{path}: {_said(one)}" for one in error.errors())) from error
+        raise ConfigError("\n".join([*repeated, _explained(path, error, places, data, kind)])) from error
+    if repeated:
+        raise ConfigError("\n".join(repeated))
+    return settings
 
 
 def _output(settings: _ComparisonSettings, here: Path) -> str:
@@ -367,7 +374,11 @@ def _checked(path: Path, science: Science) -> Science:
     return science
 
 
-def _said(error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+def _explained(
+    path: Path, error: ValidationError, places: Mapping[tuple[str, ...], str], data: Any, kind: type[BaseModel]
+) -> str:
+    found = causes([dict(one) for one in error.errors()], data)
+    whole = [
+        f"{path}: {one['ctx']['error']}" for one in found if not one["loc"]
+    ]  # of settings that do not fit together
+    return "\n".join([*whole, *(line for one in found for line in explain(path, one, places, data, kind))])

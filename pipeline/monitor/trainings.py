@@ -38,7 +38,7 @@ def show_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     Returns:
         False if a training failed, or its files are damaged.
     """
-    every = sorted(training_statuses(store), key=lambda one: not one.finished)
+    every = sorted(training_statuses(store), key=lambda one: not one.finished or bool(one.damaged))
     shown, more = last_few(every, "pipeline status --json lists all trainings")
     fine = not any(one.damaged or (one.failed and not one.finished) for one in every)
     for one in sorted(shown, key=lambda one: one.run):

@@ -43,7 +43,7 @@ from pipeline.training.model_header import (
     remedy_for,
 )
 from pipeline.training.record import RECORD, Pinned, changes, located
-from pipeline.training.status import MODEL, SCALER, WEIGHTS
+from pipeline.training.status import BOTH_FROM_CHECKPOINT, MODEL, SCALER, WEIGHTS
 from stages.device import prepare_cuda, without_memory
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard
@@ -115,7 +115,6 @@ def _check_text(store: Store, run: str, model: Lcm, about: ModelHeader) -> None:
         )
 
 
-_BOTH_FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
 _SCALER_AGAIN = "delete it and run pipeline train, which writes it again"
 
 
@@ -153,7 +152,7 @@ def check_initial(store: Store, run: str) -> None:
 
 
 def _changed(store: Store, run: str, path: str, again: str = "") -> CorpusError:
-    again = again or (_SCALER_AGAIN if path == SCALER else _BOTH_FROM_CHECKPOINT)
+    again = again or (_SCALER_AGAIN if path == SCALER else BOTH_FROM_CHECKPOINT)
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
         f"{remedy_for(store, run, again)}"

@@ -7,7 +7,7 @@ was given to (`job.json`), and what its processes said when they gave up (`faile
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +25,7 @@ CHECKPOINTS, EVALUATION, BOARD, NOT_FINITE = "checkpoints", "evaluation", "tenso
 FILES = (MODEL, WEIGHTS, SCALER, METRICS, JOB, FAILED, IDENTITY, RECORD)  # that a training writes
 FOLDERS = re.compile(rf"{EVALUATION}|{BOARD}|{NOT_FINITE}|mlflow|wandb|ray-[0-9a-f]{{6}}")  # besides checkpoints
 MARKER = re.compile(r"step-(?P<step>[0-9]+)\.json")
+BOTH_FROM_CHECKPOINT = f"delete {MODEL} and run pipeline train, which writes both again from the newest checkpoint"
 _REMEDY = "restore it from a copy, or start the training over: pipeline train corpus.yaml --fresh"
 
 Numbers = dict[str, Any]
@@ -69,7 +70,7 @@ class TrainingStatus:
     """The state of a training.
 
     `steps`: in the newest checkpoint, of how many; `finished`: the model is written; `failed`: what made it give up.
-    `damaged`: what is wrong with its record; then nothing else is known.
+    `damaged`: what is wrong with its record or its model.
     """
 
     run: str
@@ -111,9 +112,12 @@ def without_record(store: Store) -> list[str]:
 
 def _stands(store: Store, run: str) -> TrainingStatus:
     try:
-        return training_status(store, run)
+        found = training_status(store, run)
     except CorpusError as error:
         return TrainingStatus(run, 0, 0, False, damaged=visible(str(error)))
+    if found.finished and not store.exists(f"{run}/{WEIGHTS}"):
+        return replace(found, damaged=f"its {WEIGHTS} is gone; restore it, or {BOTH_FROM_CHECKPOINT}")
+    return found
 
 
 def training_in_words(one: TrainingStatus) -> str:

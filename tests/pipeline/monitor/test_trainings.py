@@ -16,7 +16,7 @@ from pipeline.monitor import trainings
 from pipeline.monitor.run_status import Cluster
 from pipeline.monitor.trainings import cancel_trainings, show_trainings
 from pipeline.storage.store import Store
-from pipeline.training.status import Job, TrainingStatus
+from pipeline.training.status import MODEL, RECORD, WEIGHTS, Job, TrainingStatus
 
 
 def test_of_many_trainings_those_are_shown_that_are_not_finished(
@@ -31,6 +31,21 @@ def test_of_many_trainings_those_are_shown_that_are_not_finished(
     assert lines[-1] == "… and 4 more (pipeline status --json lists all trainings)"
     every[0] = TrainingStatus("train/00", 0, 6, False, damaged="its record is damaged")
     assert not show_trainings(Console(quiet=True), Store(str(tmp_path)), slurm_cluster())
+
+
+def test_a_model_without_its_weights_is_not_called_trained(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    for file, data in ((RECORD, b'{"settings": {"steps": 6}}'), (MODEL, b"{}"), (WEIGHTS, b"")):
+        store.write(f"train/x/{file}", data)
+
+    def shown() -> tuple[bool, str]:
+        file = io.StringIO()
+        return show_trainings(Console(file=file, width=300), store, slurm_cluster()), file.getvalue()
+
+    assert shown() == (True, "train/x: trained, 6 steps\n")
+    store.delete(f"train/x/{WEIGHTS}")
+    fine, told = shown()
+    assert not fine and told.startswith("train/x: its model.safetensors is gone; restore it, or delete model.json and")
 
 
 AWAY = "squeue: Unable to contact slurm controller (connect failure)"
