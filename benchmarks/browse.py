@@ -166,7 +166,8 @@ def _families(number: int, dim: int) -> dict[str, pa.Table]:
     }
     vectors = random.standard_normal((PART, dim), np.float32).astype(np.float16)
     cast = {name: table.select(layout.schema(name).names).cast(layout.schema(name)) for name, table in plain.items()}
-    return cast | {"embeddings": pa.table({"embedding": embedding_array(vectors)})}
+    embedding = pa.table({"embedding": embedding_array(vectors)})
+    return cast | {"embeddings": embedding.cast(layout.schema("embeddings", width=dim))}
 
 
 def ask_all(url: str, rows: int) -> Table:

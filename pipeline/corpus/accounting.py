@@ -127,5 +127,7 @@ def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
         files = [one.receipt.quarantine] if one.receipt and one.receipt.quarantine else []
         files += [file for part in one.parts for done in part.receipts.values() for file in done.files]
         for file in files:
-            if file.path not in present.setdefault(file.family, set(store.find(file.family))):
+            if file.family not in present:  # one listing of each family
+                present[file.family] = set(store.find(file.family))
+            if file.path not in present[file.family]:
                 yield f"{file.path} is missing, though a receipt vouches for it; delete that receipt and run again"

@@ -77,7 +77,7 @@ def show_flops(console: Console, options: FlopsOptions) -> None:
         console.file.write(json.dumps(as_json(found, training, options.assumed), indent=1) + "\n")
         return
     _show_writing(console, found, options.assumed)
-    _show_training(console, cards, training, options)
+    _show_training(console, cards, sonar, training, options)
     for line in _assumptions(sonar, cards, options):
         console.print(f"- {line}", markup=False, highlight=False)
     if options.plot is not None:
@@ -116,14 +116,16 @@ def _rounded(value: float) -> str:
     return number(rounded) if rounded >= 1000 else f"{rounded:g}"
 
 
-def _show_training(console: Console, cards: list[LcmCard], training: dict[str, float], options: FlopsOptions) -> None:
+def _show_training(
+    console: Console, cards: list[LcmCard], sonar: ModelCard, training: dict[str, float], options: FlopsOptions
+) -> None:
     assumed = options.assumed
     table = Table(title="\nTraining", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("model", "parameters", "GFLOP", "of one", "device time for 1e9"):
         table.add_column(column, justify="left" if column in ("model", "of one") else "right")
     if assumed.price is not None:
         table.add_column("price", justify="right")
-    sizes = {card.name: card.parameters() for card in cards} | {llm.name: llm.parameters for llm in LLMS}
+    sizes = {card.name: card.parameters(sonar.dim) for card in cards} | {llm.name: llm.parameters for llm in LLMS}
     names = {card.name for card in cards}
     for name, flops in training.items():
         hours = assumed.hours(flops * 1e9)

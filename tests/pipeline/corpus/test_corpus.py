@@ -46,6 +46,14 @@ def test_table_scan_and_matrix(corpus: Corpus) -> None:
     assert "title" in corpus.documents(0).column_names
 
 
+def test_files_are_looked_for_by_one_listing_of_each_family(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks, find = corpus.chunks, Store.find
+    listed: list[str] = []
+    monkeypatch.setattr(Store, "find", lambda *asked: (listed.append(asked[1]), find(*asked))[1])
+    assert not compute_accounting(corpus.store, chunks).problems
+    assert sorted(listed) == ["autobleu", "documents", "embeddings", "sentences", "status"]
+
+
 def test_it_is_opened_by_its_file(corpus: Corpus, make_config: MakeConfig, tmp_path: Path) -> None:
     assert Corpus(str(make_config())).rows == corpus.rows
     (tmp_path / "wrong.yaml").write_text("name: a")

@@ -63,6 +63,13 @@ def test_training_takes_about_six_operations_a_weight(name: str) -> None:
     assert training_flops(card, 1024, 78) == pytest.approx(6 * card.parameters() * positions, rel=0.15)
 
 
+def test_parameters_are_counted_for_the_width_of_the_encoder() -> None:
+    card = load_lcm_card("lcm-two-tower-tiny")
+    for encoder, dim in (("sonar-tiny", 256), ("sonar", 1024)):
+        shown = pipeline("flops", "--model", card.name, "--sonar", encoder).stdout
+        assert f"{card.parameters(dim):,}".replace(",", " ") in shown, shown
+
+
 def test_the_command(tmp_path: Path) -> None:
     plot = tmp_path / "flops.svg"
     shown = pipeline("flops", "--tokens", "2000,200000", "--sentence-tokens", "20", "--price", "2.5", "--plot", plot)
