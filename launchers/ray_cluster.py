@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from launchers import ray_data
 from launchers.local import ENVIRONMENT, without_native_log
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.interrupts import stopped_by_exit
+from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import code_digest, identity, obstacles
 from pipeline.corpus.events import Event
@@ -31,6 +32,13 @@ from pipeline.storage.store import Store
 
 ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
 CONNECT_SECONDS = 10.0  # for an address to take a connection
+LOOK_SECONDS, LOOKS = 2.0, 3  # between looks for the head of the cluster; how many it misses before that is told
+HEAD_IS_GONE = (
+    "\nThe head of the Ray cluster, {place}, takes no connections: it has ended, or the network is interrupted. Ray "
+    "ends this process if the head stays away for a minute. Finished work is kept: once the cluster is up again, run "
+    "the same command again.\n"
+)
+HEAD_IS_BACK = "The head of the Ray cluster takes connections again.\n"
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>\d{1,5})")
 ADDRESSES = (
     "--address HOST:6379 or auto (a cluster to join), or http://HOST:8265 (where to submit a job); --launcher local "
@@ -89,9 +97,41 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
                 f"launcher.address: cannot join a Ray cluster at {address} ({said}); check the address, that Ray there "
                 f"is {ray.__version__} as here, and the token ({TOKEN_HINT}); finished work is kept"
             ) from error
-        yield
+        with _end_of_head_is_told():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _end_of_head_is_told() -> Iterator[None]:
+    """Tell, on stderr, if the head of the cluster goes away within the `with` block: Ray waits a minute for it and then
+    ends this process without a word.
+    """
+    import ray
+
+    place, over = ray.get_runtime_context().gcs_address, threading.Event()
+    threading.Thread(target=_watch_head, args=(place, over), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _watch_head(place: str, over: threading.Event) -> None:
+    host, _, port = place.rpartition(":")
+    missed = 0
+    while not over.wait(LOOK_SECONDS):
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS).close()
+        except OSError:
+            missed += 1
+            if missed == LOOKS and not (over.is_set() or is_asked_to_stop()):
+                os.write(2, HEAD_IS_GONE.format(place=place).encode())
+        else:
+            if missed >= LOOKS:
+                os.write(2, HEAD_IS_BACK.encode())
+            missed = 0
 
 
 def _check_listening(address: str) -> None:

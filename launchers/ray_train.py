@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow.fs
+from ray.exceptions import RayError, RayTaskError
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2.api.callback import UserCallback
 from ray.train.v2.api.config import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
@@ -107,6 +108,13 @@ def _fit(
         if isinstance(cause, PipelineError):
             raise cause from None
         raise CorpusError(f"training with Ray failed: {cause}") from error
+    except RayTaskError:  # a fault of the code
+        raise
+    except RayError as error:
+        said = str(error).strip().split("\n")[0]
+        raise CorpusError(
+            f"the Ray cluster was lost ({said}); checkpoints are kept: once it is up again, run the same command again"
+        ) from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             fs.rm(f"{root}/{own}", recursive=True)

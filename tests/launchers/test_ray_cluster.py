@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from launchers import ray_cluster
 from launchers.ray_cluster import RAY_TRIES, checked_address, joined
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError
@@ -131,6 +133,37 @@ def test_an_address_where_nobody_listens_is_told_at_once(host: str) -> None:
     with pytest.raises(ConfigError, match=message), joined(f"{host}:{free_port()}"):
         raise AssertionError("joined nothing")
     assert time.monotonic() - started < 40
+
+
+def test_a_head_that_goes_away_and_comes_back_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray_cluster, "LOOK_SECONDS", 0.02)
+    head, over, told = socket.create_server(("127.0.0.1", 0)), threading.Event(), ""
+    place = head.getsockname()
+    watching = threading.Thread(target=ray_cluster._watch_head, args=(f"127.0.0.1:{place[1]}", over))
+    watching.start()
+
+    def heard(words: str) -> None:
+        nonlocal told
+        until = time.monotonic() + 60
+        while words not in told and time.monotonic() < until:
+            time.sleep(0.02)
+            told += capfd.readouterr().err
+        assert words in told
+
+    try:
+        time.sleep(0.2)
+        assert not capfd.readouterr().err
+        head.close()
+        heard(f"The head of the Ray cluster, 127.0.0.1:{place[1]}, takes no connections: it has ended, or")
+        head = socket.create_server(place)
+        heard("The head of the Ray cluster takes connections again.")
+    finally:
+        over.set()
+        watching.join()
+        head.close()
+    assert told.count("takes no connections") == 1
 
 
 def test_ray_tries_once_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
