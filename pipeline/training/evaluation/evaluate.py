@@ -146,69 +146,20 @@ def evaluate(
     if options.left_out is None:  # else it is a comparison, whose trainings have compared them
         check_or_say(console, corpus, index, HELD_OUT_READS)
     device = find_device()
-    trained: list[Trained] = []
-    damaged: list[str] = []
-    for place in places:
-        with _noted(console, options, place.rpartition("/")[2], damaged):
-            trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
-    check_options(trained, options.sampling)
-    trained = [each for one in trained for each in _with_values(one, options.sweeps)]
-    if options.sweeps and not any(one.swept for one in trained):
-        raise ConfigError(f"--sweep {', '.join(options.sweeps)}: no model that is evaluated reads it; leave it out")
+    left_out = _LeftOut(console, asked=bool(options.models))
+    trained = _load(places, index, device, options, left_out)
     if any(isinstance(one.model, TokenLm) for one in trained) and not LIKELIHOOD & set(wanted):
         wanted += ("nll", "bpc")  # a token model has no other metrics
-    contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
-    context = min(contexts, default=CONTEXT)
-    planning = [one.model.card.context for one in trained if one.plans]
-    held, shorter = fitting(
-        index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
-    )
-    if options.left_out is None:
-        held, _ = without_seen(console, index, options.split, held, trained)
-    else:
-        held = held.without([one in options.left_out for one in held.hashes])
-    if shorter < context:
-        print_plain(
-            console,
-            f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
-            style="dim",
-        )
-    words = TextCodec.of(corpus, device)
-    if (DECODED | LIKELIHOOD) & set(wanted):
-        words.check_dimension(index.dim)
-        for lang in sorted(set(held.langs)):
-            words.check_language(lang, "decoding sentences in")
+    held = _held_out(console, index, options, trained)
+    words = _words(corpus, device, wanted, index.dim, held)
     language_model = LanguageModel(card, device=device) if card else None
-    scaler = _scaler(corpus) or next((one.model.scaler for one in trained), None)
-    if NORMALISED & set(wanted) and scaler is None:
-        named = ", ".join(name for name in wanted if name in NORMALISED)
-        raise ConfigError(f"--metrics {named} needs a scaler: add `scaler: {{}}` to corpus.yaml and run it")
+    scaler = _scaler(corpus, wanted, trained)
     pool = pool_of(held, options.seed)
     judge = Judge(held, wanted, pool, words, language_model, options.mi_sentences, device, scaler)
-    rows: dict[str, ResultRow] = {}
-    evaluated: list[Trained] = []
-    endings = words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if any(one.plans for one in trained) else None
-    for one, name, predictor, sampling in _predictors(trained, scaler, options.baselines, endings):
-        with _noted(console, options, one.name, damaged) if one else contextlib.nullcontext():
-            found = _figures(
-                console, name, judge, one, partial(predictions, predictor, held, sampling, options.seed, device)
-            )
-            breaks = predictor.breaks if isinstance(predictor, PlanningPredictor) else None
-            if one and one.model.card.objective == "sonar-llm":
-                breaks = None  # its predictions are known by their text alone
-            of_model = (one.about.steps, asdict(sampling), one.swept, breaks) if one else ()
-            rows[name] = ResultRow(found, *of_model)
-            evaluated += [one] if one else []
+    rows, evaluated = _judged(console, judge, trained, options, left_out)
     about = _about(index, held, judge, options)
-    for status in () if options.models else training_statuses(corpus.store):
-        if not status.holds_model:
-            with _noted(console, options, status.run.rpartition("/")[2], damaged):
-                if status.damaged:
-                    raise CorpusError(status.damaged)
-                raise ConfigError(f"{status.run} has no checkpoint yet")
-    for run in () if options.models else without_record(corpus.store):
-        with _noted(console, options, run.rpartition("/")[2], damaged):
-            sampling_of(f"{corpus.url.rstrip('/')}/{run}")
+    if not options.models:
+        _note_unfinished(corpus, left_out)
     if not places:
         console.print("No model is trained on this corpus yet: pipeline train corpus.yaml", style="yellow")
     show(console, rows, about)
@@ -217,31 +168,52 @@ def evaluate(
         print_plain(
             console, f"{', '.join(answering)}: trained on answers; these metrics are over all sentences, prompts too"
         )
-    files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
-    if options.by:
-        by = f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"
-        files[by] = to_groups_csv(rows, options.by).encode()
-    if options.sweeps:  # beside the table of the usual values, which stays
-        files = {f"-sweep{ending}": data for ending, data in files.items()}
-        files |= {"-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
-    elif options.sampling:  # other options than the training's, by which it is described
-        files = {f"-sampled{ending}": data for ending, data in files.items()}
-    for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):
-        store, folder = located(place)
-        for ending, data in files.items():
-            path = f"evaluation/{options.split}{ending}"
-            before = _more(store, f"{folder}/{path}", about["sentences"], wanted) if ending == ".json" else ""
-            store.write(f"{folder}/{path}", data)
-            print_plain(console, f"{place.rstrip('/')}/{path} written")
-            if before:
-                what = f"This replaces a table {before}; an export of the model shows the new figures."
-                print_plain(console, what, style="yellow")
-    if damaged:
-        raise CorpusError(
-            f"{counted(len(damaged), 'model')} of this corpus could not be evaluated: {', '.join(damaged)}; the lines "
-            "'left out' say why. The others are evaluated"
-        )
+    _write(console, evaluated, _files(rows, about, options), about["sentences"], wanted)
+    left_out.raise_for_damaged()
     return rows
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """Models that something is wrong with are left out, unless they were asked for by name.
+
+    damaged: their names, except those of models that are only not of this corpus as it is.
+    """
+
+    console: Console
+    asked: bool
+    damaged: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except PipelineError as error:
+            if self.asked:
+                raise
+            print_plain(self.console, f"left out: {error}", style="yellow")
+            if not isinstance(error, ConfigError) and name not in self.damaged:
+                self.damaged.append(name)
+
+    def raise_for_damaged(self) -> None:
+        if self.damaged:
+            raise CorpusError(
+                f"{counted(len(self.damaged), 'model')} of this corpus could not be evaluated: "
+                f"{', '.join(self.damaged)}; the lines 'left out' say why. The others are evaluated"
+            )
+
+
+def _load(places: list[str], index: Index, device: str, options: EvaluateOptions, left_out: _LeftOut) -> list[Trained]:
+    """Load the models that can be evaluated: once for each value of a sweep."""
+    trained: list[Trained] = []
+    for place in places:
+        with left_out.noting(_name(place)):
+            trained.append(load_trained(place, index, device, False, options.sampling, options.of_file))
+    check_options(trained, options.sampling)
+    trained = [each for one in trained for each in _with_values(one, options.sweeps)]
+    if options.sweeps and not any(one.swept for one in trained):
+        raise ConfigError(f"--sweep {', '.join(options.sweeps)}: no model that is evaluated reads it; leave it out")
+    return trained
 
 
 def _with_values(one: Trained, sweeps: Mapping[str, Sequence[float]]) -> list[Trained]:
@@ -260,6 +232,95 @@ def _replaced(sampling: Sampling, option: str, value: Any) -> Sampling:
     return replace(sampling, **{option: value})
 
 
+def _held_out(console: Console, index: Index, options: EvaluateOptions, trained: list[Trained]) -> HeldOut:
+    """Return the documents, cut so that they fit all models, without texts that the models were trained on."""
+    contexts = [one.model.card.context for one in trained] + ([options.context] if options.context else [])
+    context = min(contexts, default=CONTEXT)
+    planning = [one.model.card.context for one in trained if one.plans]
+    held, shorter = fitting(
+        index, options.split, max_sentences=context, sentences=options.sentences, by=options.by, planning=planning
+    )
+    if options.left_out is None:
+        held, _ = without_seen(console, index, options.split, held, trained)
+    else:
+        held = held.without([one in options.left_out for one in held.hashes])
+    if shorter < context:
+        print_plain(
+            console,
+            f"documents are cut at {counted(shorter, 'sentence')}, since plans and breaks take room in a context",
+            style="dim",
+        )
+    return held
+
+
+def _words(corpus: Corpus, device: str, wanted: tuple[str, ...], dim: int, held: HeldOut) -> TextCodec:
+    """Return what decodes and encodes. Raises `ConfigError` if it cannot decode what the metrics need."""
+    words = TextCodec.of(corpus, device)
+    if (DECODED | LIKELIHOOD) & set(wanted):
+        words.check_dimension(dim)
+        for lang in sorted(set(held.langs)):
+            words.check_language(lang, "decoding sentences in")
+    return words
+
+
+def _scaler(corpus: Corpus, wanted: tuple[str, ...], trained: list[Trained]) -> RobustScaler | None:
+    """Return the corpus's scaler, or that of a model. Raises `ConfigError` if there is none, but metrics need it."""
+    from pipeline.corpus.fits import fitted_scaler
+
+    scaler = fitted_scaler(corpus.store, corpus.view) or next((one.model.scaler for one in trained), None)
+    if NORMALISED & set(wanted) and scaler is None:
+        named = ", ".join(name for name in wanted if name in NORMALISED)
+        raise ConfigError(f"--metrics {named} needs a scaler: add `scaler: {{}}` to corpus.yaml and run it")
+    return scaler
+
+
+def _judged(
+    console: Console, judge: Judge, trained: list[Trained], options: EvaluateOptions, left_out: _LeftOut
+) -> tuple[dict[str, ResultRow], list[Trained]]:
+    """Return the figures of each model and baseline by name, and the models among them."""
+    rows: dict[str, ResultRow] = {}
+    evaluated: list[Trained] = []
+    for one, name, predictor, sampling in _predictors(trained, judge, options.baselines):
+        predict = partial(predictions, predictor, judge.held, sampling, options.seed, judge.device)
+        if one is None:
+            rows[name] = ResultRow(_figures(console, name, judge, None, predict))
+            continue
+        with left_out.noting(one.name):
+            found = _figures(console, name, judge, one, predict)
+            breaks = predictor.breaks if isinstance(predictor, PlanningPredictor) else None
+            if one.model.card.objective == "sonar-llm":
+                breaks = None  # its predictions are known by their text alone
+            rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept, breaks)
+            evaluated.append(one)
+    return rows, evaluated
+
+
+def _predictors(
+    trained: list[Trained], judge: Judge, baselines: bool
+) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
+    """Return what is compared, by name: models, then those that learned nothing."""
+    found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
+    planning = any(one.plans for one in trained)
+    endings = judge.words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if planning else None
+    for one in trained:
+        name = one.name if one.name not in [row[1] for row in found] else one.place
+        of = one.about.pinned.settings["steps"]
+        name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
+        if one.swept:
+            name = f"{one.name}, {one.swept.option} {one.swept.shown}"
+            name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
+        predictor: SentencePredictor = one.model
+        if one.plans and endings is not None:
+            predictor = PlanningPredictor(one.model, endings[0], endings[1])
+        found.append((one, name, predictor, one.sampling))
+    if not baselines:
+        return found
+    found.append((None, "previous sentence", Previous(), Sampling()))
+    if judge.scaler is not None:
+        found.append((None, "median vector", MeanBaseline(judge.scaler.median), Sampling()))
+    return [*found, (None, "the sentence itself", Truth(), Sampling())]
+
+
 def _figures(
     console: Console, name: str, judge: Judge, trained: Trained | None, predict: Callable[[], Tensor]
 ) -> dict[str, MetricValue]:
@@ -270,6 +331,112 @@ def _figures(
             return measure(judge, predict(), lambda step: status.update(f"{escape(name)}: {step}"))
         except ValueError as error:
             raise CorpusError(f"{name}: {error}") from error
+
+
+def _note_unfinished(corpus: Corpus, left_out: _LeftOut) -> None:
+    """Say which trainings of the corpus have no model that could be evaluated."""
+    for status in training_statuses(corpus.store):
+        if not status.holds_model:
+            with left_out.noting(_name(status.run)):
+                if status.damaged:
+                    raise CorpusError(status.damaged)
+                raise ConfigError(f"{status.run} has no checkpoint yet")
+    for run in without_record(corpus.store):
+        with left_out.noting(_name(run)):
+            sampling_of(f"{corpus.url.rstrip('/')}/{run}")
+
+
+def _name(place: str) -> str:
+    return place.rpartition("/")[2]
+
+
+def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
+    documents, sentences = len(set(held.wholes)), len(held.judged)
+    said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
+    said += f"{options.split}, drawn at random" if held.drawn else options.split
+    if index.about.select.get("where") is not None:
+        said += ", of what `select` keeps"
+    if BY_NEIGHBOURS & set(judge.wanted):
+        said += f"; contrastive accuracy against {number(len(judge.pool))} sentences"
+    by = {"by": options.by} if options.by else {}
+    return {
+        "said": said,
+        **by,
+        "corpus": index.about.corpus,
+        "index": index.digest,
+        "split": options.split,
+        "documents": documents,
+        "sentences": sentences,
+        "sentences_asked": options.sentences,
+        "pool": len(judge.pool),
+        "seed": options.seed,
+        "encoder": index.about.model,
+        "decoder": judge.words.decoding.model,
+        "language_model": options.language_model,
+    }
+
+
+def _files(rows: dict[str, ResultRow], about: dict[str, Any], options: EvaluateOptions) -> dict[str, bytes]:
+    """Return the files of a table by name."""
+    files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
+    if options.by:
+        by = f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"
+        files[by] = to_groups_csv(rows, options.by).encode()
+    if options.sweeps:  # beside the table of the usual values, which stays
+        files = {f"-sweep{ending}": data for ending, data in files.items()}
+        files |= {"-sweep.csv": to_long_csv(rows).encode(), "-sweep.svg": to_svg(rows)}
+    elif options.sampling:  # other options than the training's, by which it is described
+        files = {f"-sampled{ending}": data for ending, data in files.items()}
+    return {f"{options.split}{ending}": data for ending, data in files.items()}
+
+
+def _write(
+    console: Console, evaluated: list[Trained], files: dict[str, bytes], sentences: int, metrics: Sequence[str]
+) -> None:
+    """Write the table beside each model. Models that ship with the package get none."""
+    for place in dict.fromkeys(one.place for one in evaluated if one.place not in trained_lcms().values()):
+        store, folder = located(place)
+        for name, data in files.items():
+            path = f"{folder}/evaluation/{name}"
+            before = _more(store, path, sentences, metrics) if name.endswith(".json") else ""
+            store.write(path, data)
+            print_plain(console, f"{place.rstrip('/')}/evaluation/{name} written")
+            if before:
+                what = f"This replaces a table {before}; an export of the model shows the new figures."
+                print_plain(console, what, style="yellow")
+
+
+def _more(store: Store, path: str, sentences: int, metrics: Sequence[str]) -> str:
+    """Say of what the table at `path` is, if it is of more sentences or of other metrics too; otherwise nothing."""
+    try:
+        table = read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
+    except DamagedError:
+        return ""
+    if table is None:
+        return ""
+    if table.sentences > sentences:
+        return f"of {table.said}"
+    lost = dict.fromkeys(name for one in table.models.values() for name in one.metrics if name not in metrics)
+    return f"that also has {', '.join(TITLES.get(name, name) for name in lost)}" if lost else ""
+
+
+def pool_of(held: HeldOut, seed: int) -> Tensor:
+    """Return the places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
+    drawn = torch.randperm(len(held.embeddings), generator=torch.Generator().manual_seed(seed))
+    return drawn[:POOL].sort().values
+
+
+def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
+    """Return the metrics that a list like `l2,ca` names. Raises `ConfigError` for an unknown one."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    names += ["mi"] if language_model and "mi" not in names else []
+    unknown = [name for name in names if name not in METRICS]
+    if unknown or not names:
+        what = f"there is no metric {', '.join(unknown)}" if unknown else "none is named"
+        raise ConfigError(f"--metrics {text}: {what}; metrics are {', '.join(METRICS)}")
+    if "mi" in names and not language_model:
+        raise ConfigError("--metrics mi needs a language model: --language-model gpt2, smollm2 or a card's file")
+    return tuple(names)
 
 
 def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
@@ -327,20 +494,6 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     )
 
 
-def _more(store: Store, path: str, sentences: int, metrics: Sequence[str]) -> str:
-    """Say of what the table at `path` is, if it is of more sentences or of other metrics too; otherwise nothing."""
-    try:
-        table = read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
-    except DamagedError:
-        return ""
-    if table is None:
-        return ""
-    if table.sentences > sentences:
-        return f"of {table.said}"
-    lost = dict.fromkeys(name for one in table.models.values() for name in one.metrics if name not in metrics)
-    return f"that also has {', '.join(TITLES.get(name, name) for name in lost)}" if lost else ""
-
-
 def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
     """Whether the table at `path` has the figures of a finished model that its settings ask for."""
     if not store.exists(path):
@@ -354,93 +507,3 @@ def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
     if of_model is None or (of_model.steps, of_model.sampling) != wanted:
         return False
     return table.sentences_asked >= started.settings.evaluate_sentences
-
-
-@contextlib.contextmanager
-def _noted(console: Console, options: EvaluateOptions, name: str, damaged: list[str]) -> Iterator[None]:
-    """Leave out a model that something is wrong with, unless it was asked for by name. damaged: names are added to it,
-    except those of models that are only not of this corpus as it is.
-    """
-    try:
-        yield
-    except PipelineError as error:
-        if options.models:
-            raise
-        print_plain(console, f"left out: {error}", style="yellow")
-        if not isinstance(error, ConfigError) and name not in damaged:
-            damaged.append(name)
-
-
-def pool_of(held: HeldOut, seed: int) -> Tensor:
-    """Return the places of the sentences that contrastive accuracy compares with: `POOL` drawn from all, ascending."""
-    drawn = torch.randperm(len(held.embeddings), generator=torch.Generator().manual_seed(seed))
-    return drawn[:POOL].sort().values
-
-
-def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
-    """Return the metrics that a list like `l2,ca` names. Raises `ConfigError` for an unknown one."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    names += ["mi"] if language_model and "mi" not in names else []
-    unknown = [name for name in names if name not in METRICS]
-    if unknown or not names:
-        what = f"there is no metric {', '.join(unknown)}" if unknown else "none is named"
-        raise ConfigError(f"--metrics {text}: {what}; metrics are {', '.join(METRICS)}")
-    if "mi" in names and not language_model:
-        raise ConfigError("--metrics mi needs a language model: --language-model gpt2, smollm2 or a card's file")
-    return tuple(names)
-
-
-def _predictors(
-    trained: list[Trained], scaler: RobustScaler | None, baselines: bool, endings: Tensor | None
-) -> list[tuple[Trained | None, str, SentencePredictor, Sampling]]:
-    """Return what is compared, by name: models, then those that learned nothing."""
-    found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
-    for one in trained:
-        name = one.name if one.name not in [row[1] for row in found] else one.place
-        of = one.about.pinned.settings["steps"]
-        name += "" if one.about.steps == of else f" (step {one.about.steps} of {of})"
-        if one.swept:
-            name = f"{one.name}, {one.swept.option} {one.swept.shown}"
-            name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
-        predictor: SentencePredictor = one.model
-        if one.plans and endings is not None:
-            predictor = PlanningPredictor(one.model, endings[0], endings[1])
-        found.append((one, name, predictor, one.sampling))
-    if not baselines:
-        return found
-    found.append((None, "previous sentence", Previous(), Sampling()))
-    if scaler is not None:
-        found.append((None, "median vector", MeanBaseline(scaler.median), Sampling()))
-    return [*found, (None, "the sentence itself", Truth(), Sampling())]
-
-
-def _scaler(corpus: Corpus) -> RobustScaler | None:
-    from pipeline.corpus.fits import fitted_scaler
-
-    return fitted_scaler(corpus.store, corpus.view)
-
-
-def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) -> dict[str, Any]:
-    documents, sentences = len(set(held.wholes)), len(held.judged)
-    said = f"{counted(sentences, 'sentence')} of {counted(documents, 'document')} of {index.about.corpus}, split "
-    said += f"{options.split}, drawn at random" if held.drawn else options.split
-    if index.about.select.get("where") is not None:
-        said += ", of what `select` keeps"
-    if BY_NEIGHBOURS & set(judge.wanted):
-        said += f"; contrastive accuracy against {number(len(judge.pool))} sentences"
-    by = {"by": options.by} if options.by else {}
-    return {
-        "said": said,
-        **by,
-        "corpus": index.about.corpus,
-        "index": index.digest,
-        "split": options.split,
-        "documents": documents,
-        "sentences": sentences,
-        "sentences_asked": options.sentences,
-        "pool": len(judge.pool),
-        "seed": options.seed,
-        "encoder": index.about.model,
-        "decoder": judge.words.decoding.model,
-        "language_model": options.language_model,
-    }
