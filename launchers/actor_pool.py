@@ -37,7 +37,7 @@ class LastingSegmenter:
 
     def __init__(self, work: ray_data.Work, device: str) -> None:
         set_threads(device, 1, SHARED_NICE)
-        self._work, self._device, self._folder = work, device, ""
+        self._work, self._device = work, device
         self._task: SegmentTask | None = None
 
     def segment(self, chunk: str, folder: str) -> Iterator[str]:
@@ -46,9 +46,8 @@ class LastingSegmenter:
             task = self._work.segment(self._device)
             assert isinstance(task, SegmentTask)
             self._task = task
-        if folder != self._folder:
+        if folder != self._task.folder:
             self._task.under(folder)
-            self._folder = folder
         for event in self._task(Chunk.from_json(chunk)):
             yield event.model_dump_json()
 
@@ -66,7 +65,9 @@ class LastingVisitor:
         sys.setswitchinterval(SWITCH_SECONDS)
         set_threads(device, threads)
         assert work.visit
-        self._task, self._folder, self._switching = work.visit(device), "", threading.Lock()
+        task = work.visit(device)
+        assert isinstance(task, PartTask)
+        self._task, self._switching = task, threading.Lock()
 
     def visit(self, ref: str, folder: str, again: bool) -> str:
         """Bring a part up to date.
@@ -79,11 +80,9 @@ class LastingVisitor:
         Returns:
             The event as JSON.
         """
-        assert isinstance(self._task, PartTask)
         with self._switching:
-            if again or folder != self._folder:
+            if again or folder != self._task.folder:
                 self._task.under(folder)
-                self._folder = folder
         return self._task(PartRef.model_validate_json(ref)).model_dump_json()
 
     def process(self) -> int:

@@ -136,16 +136,14 @@ def main(connection: int, life: int) -> None:
         config, device = receive(asking)
         set_threads(device, 1, NICE)
         task: SegmentTask | None = None
-        last = ""
         try:
             while True:
                 folder, text = receive(asking)
                 chunk = Chunk.from_json(text)
                 if task is None:
                     task = SegmentTask(config, folder, device)
-                elif folder != last:
+                elif folder != task.folder:
                     task.under(folder)
-                last = folder
                 with contextlib.closing(task(chunk)) as events:
                     for event in events:
                         with answering:

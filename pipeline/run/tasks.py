@@ -34,7 +34,25 @@ MAX_STARTS = 3
 ASIDE = "is set aside for this run"  # in the errors of parts and chunks that are set aside
 
 
-class SegmentTask:
+class _Task:
+    """Does work on a device, with marks of attempts in `folder`: that of the run, or of its shard (`marks_of`)."""
+
+    def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None) -> None:
+        self._config, self._device, self._ordered = config, device, ordered
+        self.under(folder)
+
+    def under(self, folder: str) -> None:
+        """Leave marks in another folder from now on: that of the next shard. What is loaded stays loaded."""
+        self.folder = folder
+        self._starts = _Attempts(self._config, folder)
+
+    def _check_machine(self) -> None:
+        """Check the machine, once before anything is loaded on it."""
+        if self._ordered:
+            check_identity(self._ordered, self._config)
+
+
+class SegmentTask(_Task):
     """Turns chunks into events: one per part, and one for the chunk.
 
     Args:
@@ -45,15 +63,8 @@ class SegmentTask:
     """
 
     def __init__(self, config: RunConfig, folder: str, device: str, ordered: Identity | None = None) -> None:
-        self._config = config
-        self._ordered = ordered
-        self._device = device
-        self._starts = _Attempts(config, folder)
+        super().__init__(config, folder, device, ordered)
         self._segmenter: ChunkSegmenter | None = None
-
-    def under(self, folder: str) -> None:
-        """Leave marks in another folder from now on: that of the next shard. The segmenter stays loaded."""
-        self._starts = _Attempts(self._config, folder)
 
     def __call__(self, chunk: Chunk) -> Generator[Event]:
         """Segment a chunk."""
@@ -67,8 +78,7 @@ class SegmentTask:
         from pipeline.run.segmenting import ChunkSegmenter
 
         if not self._segmenter:
-            if self._ordered:
-                check_identity(self._ordered, self._config)
+            self._check_machine()
             self._segmenter = ChunkSegmenter(self._config, self._device)
         for item in self._segmenter.run(chunk):
             if isinstance(item, ChunkReceipt):
@@ -83,7 +93,7 @@ class SegmentTask:
                 yield Event(kind="segmented", where=item.ref.part, ref=item.ref, rows=item.rows)
 
 
-class PartTask:
+class PartTask(_Task):
     """Brings parts up to date, and turns each into an event; several threads may call it.
 
     A part that was being worked on when its worker died is tried alone, so that no other part is blamed.
@@ -106,19 +116,12 @@ class PartTask:
         ordered: Identity | None = None,
         hosted: bool = False,
     ) -> None:
-        self._config = config
-        self._ordered = ordered
-        self._starts = _Attempts(config, folder)
-        self._device = device
+        super().__init__(config, folder, device, ordered)
         self._stages = stages
         self._loading = threading.Lock()
         self._stream = _SharedOrAlone()
         self._hosted = hosted
         self._worker: PartWorker | HostedWorker | None = None
-
-    def under(self, folder: str) -> None:
-        """Leave marks in another folder from now on: that of the next shard. Networks stay loaded."""
-        self._starts = _Attempts(self._config, folder)
 
     def __call__(self, ref: PartRef) -> Event:
         """Visit a part; repeat it if its host dies, until it is set aside."""
@@ -135,8 +138,7 @@ class PartTask:
     def _loaded(self) -> PartWorker | HostedWorker:
         with self._loading:
             if not self._worker:
-                if self._ordered:
-                    check_identity(self._ordered, self._config)
+                self._check_machine()
                 if self._hosted:
                     from pipeline.run.hosts import HostedWorker
 
