@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -355,9 +356,8 @@ class _Parser:
         try:
             return sign, pa.scalar(int(value), kind)
         except (pa.ArrowInvalid, OverflowError):
-            bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
-            low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-            self._fail(token, f"{column.value} lies between {low} and {high}")
+            limits = np.iinfo(kind.to_pandas_dtype())
+            self._fail(token, f"{column.value} lies between {limits.min} and {limits.max}")
 
     def _other_type(self, column: Token, token: Token) -> str:
         """Say how a column that an input keeps gets the type of a constant; empty for other columns."""

@@ -255,8 +255,8 @@ def _bool(value: Any) -> bool:
 
 
 def _integer(kind: pa.DataType) -> Callable[[Any], int]:
-    bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    limits = np.iinfo(kind.to_pandas_dtype())
+    low, high = limits.min, limits.max
 
     def convert(value: Any) -> int:
         if isinstance(value, str) and _INTEGER.fullmatch(value):

@@ -243,7 +243,7 @@ def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table
 def _found(places: Ints, first: Ints, sizes: Ints) -> pa.Table:
     """Return `FOUND`, whose keys are rows, from places: parts and rows in one number."""
     columns = [places & _ROW, places >> 32, places & _ROW, first >> 32, first & _ROW, sizes]
-    return pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
+    return pa.table(columns, schema=FOUND)
 
 
 _ROW = 0xFFFFFFFF  # the bits of a row in a place

@@ -62,7 +62,7 @@ def groups(table: pa.Table) -> pa.Table:
     places = (part[order].astype(np.int64) << 32) + row[order]
     first = np.repeat(np.minimum.reduceat(places, starts) if len(starts) else places, sizes)
     columns = [keys[order], part[order], row[order], first >> 32, first & 0xFFFFFFFF, np.repeat(totals, sizes)]
-    return pa.table([pa.array(one, kind) for one, kind in zip(columns, FOUND.types, strict=True)], schema=FOUND)
+    return pa.table(columns, schema=FOUND)
 
 
 def edges_of(keys: Hashes, places: Ints) -> Ints:
