@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from stages.cores import cores
+
 
 def devices() -> list[str]:
     """Return `cuda` once for each GPU, or one `cpu`."""
@@ -18,4 +20,4 @@ def allowed_cpus() -> int:
     """
     present = os.cpu_count() or 1
     given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
-    return min(given, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else present)
+    return min(given, cores())

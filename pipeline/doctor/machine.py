@@ -17,6 +17,7 @@ from pipeline.base.extras import FOR
 from pipeline.base.formats import counted, number, size
 from pipeline.config.launcher import LauncherSettings
 from pipeline.doctor.checks import PACKAGE, Check, Level, installed, pip_extra, requirements
+from stages.cores import cores
 
 NATIVE = ("torch", "pyarrow", "spacy", "sentencepiece")  # compiled libraries, which may be installed and still not load
 COMPUTES = "encode"  # the extra without which no run works
@@ -77,15 +78,15 @@ def devices() -> Iterator[Check]:
 
     from stages.device import compute_dtype
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    present = cores()
     threads = torch.get_num_threads()
     dtype = str(compute_dtype("auto", "cpu")).removeprefix("torch.")
-    found = f"{counted(cores, 'core')}, {torch.backends.cpu.get_cpu_capability()}, computes in {dtype}; "
+    found = f"{counted(present, 'core')}, {torch.backends.cpu.get_cpu_capability()}, computes in {dtype}; "
     found += f"torch {torch.__version__}, {counted(threads, 'thread')}"
     busy = os.getloadavg()[0]
-    if threads < cores and "OMP_NUM_THREADS" in os.environ:
+    if threads < present and "OMP_NUM_THREADS" in os.environ:
         yield Check("warn", "CPU", found, f"unset OMP_NUM_THREADS ({os.environ['OMP_NUM_THREADS']}) to use all cores")
-    elif busy > cores * BUSY:
+    elif busy > present * BUSY:
         yield Check("warn", "CPU", f"{found}; load {busy:.1f}", "other programs use it: expect a slow run, or wait")
     else:
         yield Check("good", "CPU", found)

@@ -28,6 +28,7 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import SEGMENT, segment_recipe
 from pipeline.storage.records import is_sealed, parse_json, sealed
 from stages.cards import CardError
+from stages.cores import cores
 from stages.fetch import cache_folder
 from stages.stage import StageSettings
 
@@ -70,9 +71,8 @@ def machine() -> str:
         gpus += [line.partition(":")[2].strip() for line in _text(path).splitlines() if line.startswith("Model")]
     lines = _text(Path("/proc/cpuinfo")).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = os.environ.get("OMP_NUM_THREADS")
-    parts = [*gpus, next(names, os.uname().machine), f"{cores} cores", *([f"{threads} threads"] if threads else [])]
+    parts = [*gpus, next(names, os.uname().machine), f"{cores()} cores", *([f"{threads} threads"] if threads else [])]
     return ", ".join(parts)
 
 

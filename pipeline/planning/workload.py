@@ -6,7 +6,6 @@ networks on the models' cards; of stages without such a network it assumes a rat
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
@@ -17,6 +16,7 @@ from pipeline.planning.pilot_size import sentences_in
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import machine_rate
 from stages.cards import CardError
+from stages.cores import cores
 from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
 from stages.stage import StageSettings
@@ -96,8 +96,7 @@ def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
     if stage == SEGMENT:
         return SEGMENTED
     settings = next((one for one in config.asked_stages() if one.name == stage), None)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    power = GPU_FLOPS if has_gpu() else cores * CORE_FLOPS
+    power = GPU_FLOPS if has_gpu() else cores() * CORE_FLOPS
     seconds = _card_seconds(config, settings, sentences, power) if settings else 0.0
     return sentences / seconds if seconds else None
 

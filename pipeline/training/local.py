@@ -22,6 +22,7 @@ from pipeline.storage.retry import patience
 from pipeline.storage.store import Store
 from pipeline.training.status import failure_of
 from pipeline.training.worker import RECORDED, SETTING, progress, work
+from stages.cores import cores
 
 SHUTDOWN_SECONDS = 300  # seconds for the present step and its checkpoint, when somebody asks to stop
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # by torch's launcher, which leaves them so
@@ -36,7 +37,7 @@ def check_processes(processes: int | None, oversubscribe: bool = False) -> None:
 
     Without GPUs, `oversubscribe` allows them.
     """
-    gpus, cpus = torch.cuda.device_count(), len(os.sched_getaffinity(0))
+    gpus, cpus = torch.cuda.device_count(), cores()
     if gpus and processes and processes > gpus:
         raise ConfigError(
             f"train.processes is {processes}, but this machine has {gpus} GPUs; leave it out for one per GPU"
@@ -70,7 +71,7 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
     if count == 1:
         work(console, url, run)
         return
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

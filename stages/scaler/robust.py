@@ -8,7 +8,6 @@ integers make the result independent of which core counted what, and of the batc
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from stages.artifact import from_bytes, to_bytes
+from stages.cores import cores
 
 BLOCK_BYTES = 1 << 28  # rows that are counted at once: adding up 65 536 counts per dimension is then a small part
 TILE, STRIP = 32, 512  # dimensions (one cache line of each row) and rows that are transposed at once
@@ -129,7 +129,7 @@ class ScalerFit:
             raise ValueError(
                 "the scaler got no rows; raise scaler.rows or fit.rows, or give inputs that hold sentences"
             )
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             found = list(pool.map(self._quartiles, range(self.dim)))
         lower, median, upper = np.array(found, np.float64).reshape(self.dim, 3).T
         iqr = upper - lower
@@ -146,7 +146,7 @@ class ScalerFit:
     def _count(self) -> None:
         """Add the block's values to the counts."""
         block = self._block[: self._filled]
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(lambda first: self._count_tile(block, first), range(0, self.dim, TILE)))
         exponents = self._counts.reshape(self.dim, 2, SIGN)
         if exponents[:, :, INFINITY:].any():
@@ -176,7 +176,3 @@ class ScalerFit:
             low, high = ASCENDING_VALUES[places]
             found.append(float(low + (high - low) * rest / 4) + 0.0)  # + 0.0: no −0
         return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

@@ -7,7 +7,6 @@ threads; nothing here needs torch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from sentencepiece import SentencePieceProcessor
 
 from stages.cards import CardError
+from stages.cores import cores
 from stages.sonar.card import ModelCard
 from stages.sonar.ids import BEGIN, END, PAD, UNKNOWN
 
@@ -28,7 +28,7 @@ class SonarTokenizer:
         self.card = card
         self._pieces = SentencePieceProcessor(model_file=str(card.verify("tokenizer")))
         self._first_language = self._pieces.vocab_size() + 1
-        self._threads = len(os.sched_getaffinity(0))
+        self._threads = cores()
         after = self._first_language + len(card.languages)
         if after > card.vocab_size:
             raise CardError(
