@@ -116,9 +116,17 @@ def check_records(store: Store, config: RunConfig | None = None, receipts: bool 
     newest = [*_header(store, config), *_newest(store, config)]
     of_parts = _receipts(store) if receipts else ()
     return [
-        *newest, *_ends_of_runs(store), *_recipes(store), *_ledgers(store), *_leases(store), *of_parts,
-        *_fits(store), *_tombstones(store), *_ids(store), *_exports(store, views=not newest),
-    ]  # fmt: skip
+        *newest,
+        *_ends_of_runs(store),
+        *_recipes(store),
+        *_tables(store, LEDGERS, check_file),
+        *_leases(store),
+        *of_parts,
+        *_fits(store),
+        *_tombstones(store),
+        *_tables(store, IDS, check_ids),
+        *_exports(store, views=not newest),
+    ]
 
 
 def check_is_corpus(store: Store) -> None:
@@ -270,10 +278,10 @@ def _recipes(store: Store) -> Iterator[Finding]:
             yield from _tried(path, partial(read, path), path)
 
 
-def _ledgers(store: Store) -> Iterator[Finding]:
-    for path in store.find(LEDGERS):
+def _tables(store: Store, folder: str, check: Callable[[Store, str], object]) -> Iterator[Finding]:
+    for path in store.find(folder):
         if path.endswith(".parquet"):
-            yield from _tried(path, partial(check_file, store, path), path)
+            yield from _tried(path, partial(check, store, path), path)
 
 
 def _leases(store: Store) -> Iterator[Finding]:
@@ -300,12 +308,6 @@ def _fits(store: Store) -> Iterator[Finding]:
             yield from _tried(path, partial(check_checkpoint, store, path), path)
         elif path.startswith(f"{layout.FITS}/rates/") and path.endswith(".json"):
             yield from _tried(path, partial(read_json, store, path, Rate, ""), path)
-
-
-def _ids(store: Store) -> Iterator[Finding]:
-    for path in store.find(IDS):
-        if path.endswith(".parquet"):
-            yield from _tried(path, partial(check_ids, store, path), path)
 
 
 def _exports(store: Store, views: bool) -> Iterator[Finding]:

@@ -172,9 +172,7 @@ def histogram(prefix: str, series: Mapping[str, Array], x: str, *, limits: tuple
             plot.axes.stairs(share, edges, fill=True, color=color, alpha=alpha, linewidth=0)
             if len(series) > 1:
                 plot.axes.stairs(share, edges, color=color, linewidth=1.5, label=name)
-        plot.axes.set_xlim(low, high)
-        plot.axes.set_xlabel(x)
-        plot.axes.set_ylabel("% of sentences")
+        plot.axes.set(xlim=(low, high), xlabel=x, ylabel="% of sentences")
         if len(series) > 1:
             plot.axes.legend()
     return plot.svg
@@ -205,9 +203,7 @@ def by_length(prefix: str, series: dict[str, list[Bin]], y: str, *, top: float) 
                 full = color if one.count >= FEW else PAPER
                 plot.axes.plot([place], [one.mean], marker="o", color=color, markerfacecolor=full)
         plot.axes.set_xlim(left=0)
-        plot.axes.set_ylim(0, top)
-        plot.axes.set_xlabel("sentence length (characters)")
-        plot.axes.set_ylabel(y)
+        plot.axes.set(ylim=(0, top), xlabel="sentence length (characters)", ylabel=y)
         if len(series) > 1:
             plot.axes.legend()
     return plot.svg
@@ -267,9 +263,7 @@ def by_noise(prefix: str, levels: Sequence[float], series: Mapping[str, Array]) 
             low, high = np.nanquantile(values, (0.1, 0.9), axis=0)
             plot.axes.fill_between(levels, low, high, color=color, alpha=0.13, linewidth=0)
             plot.axes.plot(levels, np.nanmean(values, axis=0), color=color, marker="o", label=name)
-        plot.axes.set_ylim(0, 1)
-        plot.axes.set_xlabel("noise variance α")
-        plot.axes.set_ylabel("score")
+        plot.axes.set(ylim=(0, 1), xlabel="noise variance α", ylabel="score")
         plot.axes.legend()
     return plot.svg
 
@@ -308,9 +302,7 @@ def lines(
             plot.axes.axhline(level, color=color, linewidth=0.9, linestyle="--")
         if all(float(place).is_integer() for one in series.values() for place in one.places):
             plot.axes.locator_params("x", integer=True)  # there are no 1.5 codebooks
-        plot.axes.set_ylim(0, top)
-        plot.axes.set_xlabel(x)
-        plot.axes.set_ylabel(y)
+        plot.axes.set(ylim=(0, top), xlabel=x, ylabel=y)
         plot.axes.legend()
     return plot.svg
 
@@ -350,13 +342,11 @@ def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
         corners = edges[cells][:, None, :] + side * np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
         faces = [to_rgba(BLUE, 0.15 + 0.85 * float(norm(counts[i, j]))) for i, j in cells]
         plot.axes.add_collection(PolyCollection(corners, facecolors=faces, linewidths=0))
-        plot.axes.set_xlim(edges[0], edges[-1])
-        plot.axes.set_ylim(edges[0], edges[-1])
+        plot.axes.set(xlim=(edges[0], edges[-1]), ylim=(edges[0], edges[-1]))
         plot.axes.plot(edges[[0, -1]], edges[[0, -1]], color=GREY, linewidth=0.8, linestyle="--")
         plot.axes.set_aspect("equal")
         plot.axes.grid(visible=False)
-        plot.axes.set_xlabel(x)
-        plot.axes.set_ylabel(y)
+        plot.axes.set(xlabel=x, ylabel=y)
     return plot.svg
 
 
@@ -393,7 +383,5 @@ def curve(
         plot.axes.annotate(
             f"{points[1][-1]:.3g}", (points[0][-1], points[1][-1]), (0, 6), textcoords="offset points", ha="center"
         ).set_color(INK)
-        plot.axes.set_ylim(0, top)
-        plot.axes.set_xlabel(x)
-        plot.axes.set_ylabel(y)
+        plot.axes.set(ylim=(0, top), xlabel=x, ylabel=y)
     return plot.svg

@@ -406,13 +406,17 @@ def _write(
                 print_plain(console, what, style="yellow")
 
 
+def _table_at(store: Store, path: str) -> _Evaluated | None:
+    """Read the table beside a model; None if there is none, or if it is damaged: it is made again."""
+    try:
+        return read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
+    except DamagedError:
+        return None
+
+
 def _more(store: Store, path: str, sentences: int, metrics: Sequence[str]) -> str:
     """Say of what the table at `path` is, if it is of more sentences or of other metrics too; otherwise nothing."""
-    try:
-        table = read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
-    except DamagedError:
-        return ""
-    if table is None:
+    if (table := _table_at(store, path)) is None:
         return ""
     if table.sentences > sentences:
         return f"of {table.said}"
@@ -496,11 +500,7 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
 
 def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
     """Whether the table at `path` has the figures of a finished model that its settings ask for."""
-    if not store.exists(path):
-        return False
-    try:
-        table = read_json(store, path, _Evaluated, "it is made again")
-    except DamagedError:
+    if (table := _table_at(store, path)) is None:
         return False
     of_model = table.models.get(name)  # unfinished ones have longer names
     wanted = started.settings.steps, asdict(sampling_in_evaluation(started))
