@@ -462,7 +462,9 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
         return
     index = index_of_training(corpus, pinned)
     split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
-    if split and not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
+    if split is None:
+        console.print("not evaluated: no documents are in the splits test and validation; evaluate --split train can")
+    elif not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
         rows = evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
         _track(console, corpus.store, run, started, split, rows.get(name))
 

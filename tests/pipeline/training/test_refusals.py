@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.storage.records import sealed
+from pipeline.training.evaluation.evaluate import evaluate_trained
 from pipeline.training.model_file import load_model
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
@@ -61,10 +64,13 @@ def test_a_model_that_memory_cannot_hold(made_corpus: Path, tmp_path: Path, numb
 
 
 def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
-    bare = make_corpus(tmp_path / "bare", rvq=None, split={"validation": 0.0})
+    bare = make_corpus(tmp_path / "bare", rvq=None, split={"validation": 0.0, "test": 0.0})
     with pytest.raises(ConfigError, match=r"no documents of the split validation .*validation_concepts to 0"):
         trained(bare, "x")
-    trained(bare, "x", validation_concepts=0, steps=1)
+    trained(bare, "x", validation_concepts=0, steps=1, evaluate_sentences=9)
+    said = io.StringIO()
+    evaluate_trained(Console(file=said, width=300), str(bare.parent / "out"), "train/x", lambda: "cpu")
+    assert "not evaluated: no documents are in the splits test and validation" in said.getvalue()
     quantised = str(write_card(bare.parent, "quantised", kind="quant-d"))
     with pytest.raises(ConfigError, match=r"quantised models codes, .* has none: add `rvq"):
         trained(bare, "x", model=quantised, validation_concepts=0, fresh=True)
