@@ -17,7 +17,7 @@ from pipeline.base.messages import print_plain
 from pipeline.console.progress import LINE_SECONDS
 from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
-from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
+from pipeline.monitor.run_status import OVER, Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
 
 REFRESH_SECONDS = 2.0
@@ -174,7 +174,19 @@ def _next(state: RunState) -> str:
     word, _, why = state.jobs.get(job, "").partition(" ")
     if word == "PENDING" and why not in ("", "(Dependency)"):
         return f"job {job}, which decides what comes next, waits {why}"
-    return "what comes next is being decided"
+    return _ended_early(state) or "what comes next is being decided"
+
+
+def _ended_early(state: RunState) -> str:
+    """Say that the job that follows the last array was cancelled or failed while the array works; empty if not."""
+    jobs = state.holder.get("jobs") or [""]
+    word = state.jobs.get(jobs[-1], "").partition(" ")[0]
+    if len(jobs) == 1 or word not in OVER or word == "COMPLETED":
+        return ""
+    return (
+        f"job {jobs[-1]}, which decides what comes next, is {word}: once the other jobs have ended, run the same "
+        "command again"
+    )
 
 
 def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str, str]]:
@@ -233,7 +245,7 @@ def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
 
 
 def _troubles(state: RunState) -> list[Text]:
-    found: list[Text] = []
+    found: list[Text] = [Text(early, "red")] if (early := _ended_early(state)) else []
     workers = state.phases[-1].workers if state.phases else []
     for one in [one for one in workers if one.lost][:SHOWN]:
         found.append(Text(f"lost: shard {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
@@ -279,6 +291,7 @@ def _line(state: RunState, pace: Pace) -> str:
     slow = sum(one.slow is not None for one in phase.workers)
     notes = [f"{quiet} silent"] * bool(quiet) + [f"{slow} slow"] * bool(slow)
     notes += [f"{phase.failed} failed"] * bool(phase.failed)
+    notes += filter(None, [_ended_early(state)])
     return f"{since} {phase.kind}: {'; '.join([*(text for _, text in rows), *notes])}"
 
 

@@ -69,6 +69,22 @@ def test_a_slow_squeue_makes_no_live_shard_lost_and_a_waiting_job_is_named(make_
     assert "SLURM: 7 PENDING (JobHeldUser)" in told, told
 
 
+def test_a_scheduler_job_that_is_cancelled_while_its_array_works_is_told_at_once(make_config: MakeConfig) -> None:
+    store, run, _ = order_phase(light(make_config))
+    who = holder_info(launcher="slurm")
+    set_holder(take_lock(store, 2, who), who | {"run": run, "jobs": ["6", "7"], "folder": ""})
+
+    def shown(word: str) -> str:
+        console = Console(file=io.StringIO(), width=300)
+        show_run(console, store, cluster(lambda jobs: {"6_0": "RUNNING", "7": word}))
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    told = "job 7, which decides what comes next, is CANCELLED: once the other jobs have ended, run the same command"
+    assert told in shown("CANCELLED by 0")
+    assert "decides what comes next" not in shown("PENDING (Dependency)")
+
+
 def test_the_view_of_a_slow_store_is_polled_less_often_but_does_not_go_quiet() -> None:
     assert [pause_after(seconds) for seconds in (0.1, 2.0, 20.0)] == [2.0, 10.0, 30.0]
 
