@@ -10,6 +10,7 @@ from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
 from stages.noise.settings import NoiseSettings
+from stages.plans.settings import PlanEmbeddingSettings
 from stages.predictor.settings import PredictorSettings
 from stages.rvq.settings import RvqSettings
 from stages.stage import Stage, StageSettings
@@ -38,6 +39,10 @@ def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
             from stages.duplicates.minhash import Minhash
 
             return Minhash(settings)
+        case PlanEmbeddingSettings():  # before those of encode, which it has too
+            from stages.plans.stage import EmbedPlans
+
+            return EmbedPlans(settings)
         case EncodeSettings():
             from stages.encode.encoder import Encode
 

@@ -33,6 +33,7 @@ from stages.encode.settings import EncodeSettings
 from stages.fragility.settings import FragilitySettings
 from stages.language.settings import LanguageSettings
 from stages.noise.settings import NoiseSettings
+from stages.plans.settings import PlanEmbeddingSettings, PlansSettings
 from stages.predictor.settings import PredictorSettings
 from stages.rvq.settings import RvqSettings
 from stages.sampling import Rows
@@ -41,8 +42,8 @@ from stages.segment.settings import SegmentSettings
 from stages.stage import Settings, StageSettings, execution, meaning
 
 _NEEDS = {
-    "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"), "predictor": ("encode",),
-    "rvq": ("encode",), "decoder": ("encode",),
+    "plans": ("encode",), "autobleu": ("encode",), "scaler": ("encode",), "fragility": ("encode", "scaler"),
+    "predictor": ("encode",), "rvq": ("encode",), "decoder": ("encode",),
 }  # fmt: skip
 
 
@@ -98,6 +99,7 @@ class RunConfig(Settings):
         None, description="which sentences and documents repeat others of the corpus"
     )
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
+    plans: PlansSettings | None = meaning(None, description="plans of paragraphs that the inputs bring → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
     fit: PilotSettings = meaning(PilotSettings(), description="the pilot, for scaler, predictor, rvq and decoder")
     scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
@@ -137,7 +139,7 @@ class RunConfig(Settings):
         if self.predictor and not self.fragility and not self.predictor.file:
             learns = "predictor learns from what fragility measures: add a section `fragility: {}`, or a file"
             found.append((("predictor",), learns))
-        found += self._without_section()
+        found += self._without_section() + self._without_plans()
         for key, section in (("noise", "scaler"), ("codes", "rvq")):
             if self.decoder and not self.decoder.file and getattr(self.decoder, key) and not getattr(self, section):
                 without = (
@@ -160,13 +162,26 @@ class RunConfig(Settings):
                         "a column has one type in a corpus: declare it once"
                     )
                     found.append((("input", str(number), "keep", name), differ))
-            clash = layout.RESERVED_COLUMNS.intersection(one.keep)
+            reserved_here = layout.RESERVED_COLUMNS | (layout.PLAN_COLUMNS if self.plans else set())
+            clash = reserved_here.intersection(one.keep)
             if clash:
                 reserved = (
                     f"keep names {', '.join(sorted(clash))}, which the corpus itself uses; leave them out, or rename "
                     "them in the data (all columns in docs/reference/corpus-format.md are reserved)"
                 )
                 found.append((("input", str(number), "keep"), reserved))
+        return found
+
+    def _without_plans(self) -> list[tuple[tuple[str, ...], str]]:
+        """Return what plans of paragraphs lack."""
+        found: list[tuple[tuple[str, ...], str]] = []
+        kept = self.keep_columns()
+        if self.plans and self.plans.column not in kept:
+            lacks = (
+                f"plans.column is {self.plans.column!r}, which no input keeps; kept are: {', '.join(kept) or 'none'}; "
+                f"add it to an input's keep: [{self.plans.column}]"
+            )
+            found.append((("plans", "column"), lacks))
         return found
 
     def _without_section(self) -> list[tuple[tuple[str, ...], str]]:
@@ -233,11 +248,18 @@ class RunConfig(Settings):
         """The stage that finds sentences that mean the same."""
         return self.duplicates.semantic_duplicates if self.duplicates else None
 
+    @property
+    def plan_embeddings(self) -> PlanEmbeddingSettings | None:
+        """The stage that embeds the plans of paragraphs."""
+        if not self.plans or not self.encode:
+            return None
+        return self.plans.embedded_by(self.encode, self.segment.max_document_sentences)
+
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""
         stages = (
-            self.language, self.noise, self.hashes, self.minhash, self.encode, self.autobleu, self.fragility,
-            self.predictor, self.rvq, self.duplicates, self.near, self.semantic,
+            self.language, self.noise, self.hashes, self.minhash, self.encode, self.plan_embeddings, self.autobleu,
+            self.fragility, self.predictor, self.rvq, self.duplicates, self.near, self.semantic,
         )  # fmt: skip
         return tuple(stage for stage in stages if stage)
 

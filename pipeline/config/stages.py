@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 STAGES = (  # as data goes through them
-    "segment", "language", "noise", "hashes", "minhash", "encode", "autobleu", "scaler", "fragility", "predictor",
-    "rvq", "decoder", "duplicates", "near", "semantic",
+    "segment", "language", "noise", "hashes", "minhash", "encode", "plans", "autobleu", "scaler", "fragility",
+    "predictor", "rvq", "decoder", "duplicates", "near", "semantic",
 )  # fmt: skip
 OF_DUPLICATES = ("hashes", "minhash", "near", "semantic")  # stages of the section `duplicates`
 SECTIONS = tuple(name for name in STAGES if name not in OF_DUPLICATES)

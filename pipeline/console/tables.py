@@ -71,6 +71,14 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
         )
     if accounting.duplicates:
         add("duplicates", accounting.duplicates)
+    plans = accounting.counts.get("plans")
+    if plans:
+        add(
+            "plans",
+            f"{number(plans['plans'])} of {counted(int(plans['paragraphs']), 'paragraph')} have one; "
+            f"{number(plans['left_over'])} beyond the last paragraph, {number(plans['truncated'])} truncated, "
+            f"{number(plans['non_finite'])} not finite",
+        )
     score = accounting.counts.get("autobleu")
     if score and score["scored"]:
         add(

@@ -40,6 +40,7 @@ several times. Which files are current is in `receipts/` and `ledger/`. These co
 | `sentences/` | Parquet: one row per sentence, with its text and place |
 | `embeddings/`, `status/` | Parquet: a float16 vector of each sentence, in the same order; and whether it is whole |
 | `language/`, `noise/`, `hashes/`, `minhash/` | Parquet: what was measured of the text |
+| `plans/`, `plan-embeddings/` | Parquet: plans of paragraphs, in their first rows, and vectors of these |
 | `autobleu/`, `fragility/`, `fragility-predicted/`, `codes/` | Parquet: scores and codes of the embeddings |
 | `duplicates/`, `near-duplicates/`, `semantic-duplicates/` | Parquet: which sentences and documents repeat others |
 | `quarantine/` | Parquet: records that could not be used, with the reason |

@@ -23,8 +23,9 @@ _UNUSED = ("doc", "first_row", "rows", "text_hash")  # numbers that only have a 
 
 
 def row_columns(corpus: Corpus, embedding: bool) -> list[str]:
-    """Return the columns to read of every row, with or without its embedding."""
+    """Return the columns to read of every row, with or without its embedding; those of plans, mostly zeros, are not."""
     left_out = {*_UNUSED, *(() if embedding else ("embedding",))}
+    left_out |= {name for name, column in corpus.catalogue.items() if column.family == "plan-embeddings"}
     names = [*FIRST, *corpus.catalogue]  # metadata may bear any other name
     return [name for name in dict.fromkeys(names) if name in corpus.catalogue and name not in left_out]
 

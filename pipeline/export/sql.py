@@ -25,7 +25,6 @@ from pipeline.inputs.column_types import EXACT_IN_FLOAT, TEXT, ColumnType, types
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote
 
-VECTORS = ("embeddings", "codes")
 _PART = r"([^/\\]+)\.[0-9a-f]{8}-[^/\\]*$"
 _SQL_TYPES = {
     "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT",
@@ -59,7 +58,7 @@ def duckdb_views(corpus: Corpus) -> str:
     Rows of a view have `part` and `row`, documents `part` and `doc`. Raises `CorpusError` if the corpus has no finished
     part, or while its files still hold purged documents.
     """
-    families = [family for family in families_of(corpus) if family not in VECTORS]
+    families = [family for family in families_of(corpus) if family not in layout.VECTORS]
     renamed = [
         f"-- The kept column {plain(name, _SHOWN)} is {plain(one.shown, _SHOWN)} here: SQL does not heed case.\n"
         for name, one in _renamed(corpus).items()

@@ -112,6 +112,13 @@ def metadata(seen: RecordSample, used: Collection[str | None]) -> list[str]:
     ]
 
 
+def holds_lists(seen: RecordSample, column: str) -> bool:
+    """Return whether a column holds lists of texts, or null, and nothing else."""
+    lists = [value for one in seen.values if (value := one.get(column)) is not None]
+    texts = all(isinstance(one, list) and all(each is None or isinstance(each, str) for each in one) for one in lists)
+    return texts and any(lists)
+
+
 def parts_of_texts(seen: RecordSample, text: str) -> list[str]:
     """Return other columns that hold texts: of questions and answers, or with values too long for metadata.
 

@@ -61,6 +61,7 @@ class Draft:
     id: str | None = None
     lang: str | dict[str, str] = "detect"
     keep: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)  # of these, those that hold lists of texts
     langs: Counter[str] = field(default_factory=Counter)
     uncertain: int = 0  # texts whose language is not certain
     unique: list[str] = field(default_factory=list)  # columns that could be the id, if none is called like one
@@ -184,6 +185,7 @@ def _choose_columns(found: Draft, group: FileGroup, seen: RecordSample, settings
     kept = columns.metadata(seen, {found.text, found.id, lang})
     found.reserved = [one for one in kept if one in layout.RESERVED_COLUMNS]
     found.keep = [one for one in kept if one not in layout.RESERVED_COLUMNS][:KEPT]
+    found.lists = [one for one in found.keep if columns.holds_lists(seen, one)]
     _note_other_texts(found, seen, sum(map(len, texts)), parquet)
     found.documents, found.counted = (len(seen.values), True) if seen.whole else _documents(group, seen, settings)
     return texts
@@ -343,6 +345,10 @@ def _written(
         "# language: {}                    # the language of each sentence, against the stated one",
         "# noise: {}                       # digits, links, markup, repetitions, …, and the published rules over them",
         "# duplicates: {}                  # which sentences and documents repeat earlier ones",
+        *(
+            f"# plans: {{column: {_scalar(one)}}}     # if these are texts that say what its paragraphs are about"
+            for one in [one for each in found for one in each.lists][:1]
+        ),
         "# autobleu: {sample: 0.1}         # decode a tenth of the sentences again, to see how good their vectors are",
         "# scaler: {}                      # median and interquartile range of every dimension; training needs it",
         "# fragility: {sample: {rows: 50_000}}     # how fast a vector's meaning is lost under noise; needs scaler",

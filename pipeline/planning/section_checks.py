@@ -26,6 +26,7 @@ from pipeline.corpus.fits import freeze
 from pipeline.corpus.part_reader import Column, columns_of
 from pipeline.inputs import ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
+from pipeline.inputs.documents import short
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
@@ -43,6 +44,7 @@ _SECTIONS = {  # family of columns → the section that makes it
     "language": "language: {}", "noise": "noise: {}", "hashes": "duplicates: {}", "duplicates": "duplicates: {}",
     "minhash": "duplicates: {near: {}}", "near-duplicates": "duplicates: {near: {}}",
     "semantic-duplicates": "duplicates: {semantic: {}}", "embeddings": "encode: {}", "status": "encode: {}",
+    "plans": "plans: {column: NAME}", "plan-embeddings": "plans: {column: NAME}",
     "autobleu": "autobleu: {}", "fragility": "fragility: {}", "fragility-predicted": "predictor: {}",
     "codes": "rvq: {}",
 }  # fmt: skip
@@ -102,6 +104,7 @@ def section_problems(
     read = [first for _, first in samples] if whole else []
     return [
         *_select(config, KeptSample.of(config, samples)),
+        *_plans(config, samples),
         *_train(config, read),
         *training_problems(config),
         *_codes(config, chunks, read),
@@ -165,6 +168,27 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
                 f"them. To keep them: {keep}; to leave them out: {leave_out}{or_all}"
             ),
         )
+
+
+def _plans(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
+    """Check that the column of plans holds texts or lists of texts."""
+    if not config.plans:
+        return
+    name, allowed = config.plans.column, "allowed are string and list<string>: a text, or a list with one per paragraph"
+    declared = {kind for one in config.input for column, kind in one.declared_types.items() if column == name}
+    if wrong := declared - {TEXT, ColumnType.list_of(TEXT)}:
+        yield ("plans", "column"), f"plans.column: keep says that {name} is {wrong.pop()}; {allowed}"
+        return
+    for one, first in samples:
+        for value in first.kept.get(name, ()):
+            if not all(
+                each is None or isinstance(each, str) for each in (value if isinstance(value, list) else [value])
+            ):
+                yield (
+                    ("plans", "column"),
+                    f"plans.column: {name} of a document in {one.path} is {short(value)}; {allowed}",
+                )
+                break
 
 
 def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]:

@@ -24,6 +24,7 @@ from pipeline.planning.pilot_size import LARGE_CHUNK, LARGE_PART, MANY_PARTS
 from pipeline.planning.plan import Plan
 from pipeline.planning.requests import A_BEAT, A_CHUNK, A_SHARD, A_TASK, Requests, of_a_part, shards_of
 from pipeline.storage import layout
+from stages.plans.settings import PARAGRAPH
 from stages.sampling import Rows
 from stages.sonar.card import load_card
 
@@ -329,13 +330,15 @@ def _by_schema(config: RunConfig, family: str) -> float:
     """
     if family == "embeddings" and config.encode:
         return 2 * load_card(config.encode.model).dim * STORED
+    if family == "plan-embeddings" and config.encode:
+        return 2 * load_card(config.encode.model).dim * STORED / PARAGRAPH
     if family == "codes" and config.rvq:
         return 2 * config.rvq.codebooks * math.ceil(math.log2(config.rvq.units)) / 16
     levels = len(config.fragility.noise_levels) if config.fragility else 0
     total = 0.0
     for column in layout.schema(family):
-        if column.name in ("text", "decoded"):
-            total += PAPER.input_bytes
+        if column.name in ("text", "decoded", "plan"):
+            total += PAPER.input_bytes / (PARAGRAPH if column.name == "plan" else 1)
         elif str(column.type).startswith("list"):
             total += 4 * levels
         else:

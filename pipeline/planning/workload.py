@@ -17,11 +17,12 @@ from pipeline.planning.plan import Plan
 from pipeline.planning.rates import machine_rate
 from stages.cards import CardError
 from stages.cores import cores
+from stages.plans.settings import PARAGRAPH
 from stages.sampling import Rows
 from stages.sonar.card import ModelCard, load_card
 from stages.stage import StageSettings
 
-BY_CARD = ("encode", "autobleu", "fragility")  # stages whose networks are on cards
+BY_CARD = ("encode", "plans", "autobleu", "fragility")  # stages whose networks are on cards
 TOKENS = 28  # per sentence, likewise
 SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
@@ -116,8 +117,9 @@ def _operations(config: RunConfig, stage: str) -> float:
     """Return the operations of a stage for one sentence; 0 if the model's card cannot be read, which others report."""
     try:
         card = load_card(config.encode.model) if config.encode else None
-        if stage == "encode" and card:
-            return 2 * TOKENS * card.encoder_layers * (4 * card.dim**2 + 2 * card.dim * card.ffn_dim)
+        if stage in ("encode", "plans") and card:
+            each = 2 * TOKENS * card.encoder_layers * (4 * card.dim**2 + 2 * card.dim * card.ffn_dim)
+            return each if stage == "encode" else each / PARAGRAPH
         if stage == "autobleu" and config.autobleu:
             return _decoding(load_card(config.autobleu.model)) * config.autobleu.beam
         if stage == "fragility" and config.fragility:

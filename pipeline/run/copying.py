@@ -173,4 +173,6 @@ def _differ(one: pa.ChunkedArray, two: pa.ChunkedArray) -> npt.NDArray[np.bool_]
     if pa.types.is_fixed_size_list(one.type):
         bits = [embedding_matrix(column).view(np.uint16) for column in (one, two)]
         return np.asarray((bits[0] != bits[1]).any(axis=1), np.bool_)
+    if pa.types.is_nested(one.type) or one.null_count or two.null_count:  # Arrow compares no lists, and no nulls
+        return np.asarray([mine != theirs for mine, theirs in zip(one.to_pylist(), two.to_pylist(), strict=True)])
     return np.asarray(pc.fill_null(pc.not_equal(one, two), True).to_numpy(zero_copy_only=False), np.bool_)

@@ -9,7 +9,7 @@ from pipeline.corpus.fingerprint import content_digest
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.storage.store import Store
-from stages.arrow import table_of
+from stages.arrow import scattered, table_of
 
 
 class OpenPart:
@@ -46,8 +46,19 @@ class OpenPart:
         return self._tables[name]
 
     def columns(self, names: tuple[str, ...]) -> pa.Table:
-        """Return the named columns ("family.column"), side by side."""
-        return pa.table({name: self.family(name.partition(".")[0])[name.partition(".")[2]] for name in names})
+        """Return the named columns ("family.column"), side by side; a column of documents beside one of rows has its
+        values in the first row of each document, and null in the others.
+        """
+        families = [name.partition(".")[0] for name in names]
+        columns = {name: self.family(one)[name.partition(".")[2]] for name, one in zip(names, families, strict=True)}
+        if {"documents"} < set(families):
+            first = self.family("documents")["first_row"].to_numpy()
+            columns |= {
+                name: scattered(columns[name].combine_chunks(), first, self.rows)
+                for name, one in zip(names, families, strict=True)
+                if one == "documents"
+            }
+        return pa.table(columns)
 
 
 def read_file(store: Store, file: DataFile) -> pa.Table:

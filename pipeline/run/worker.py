@@ -58,8 +58,10 @@ class PartWorker:
         self.recipes = Recipes.of(config)
         self._allowed = stages
         self._copier = Copier(config)
+        dim = load_card(config.encode.model).dim if config.encode else None
         self._widths = {
-            "embeddings": load_card(config.encode.model).dim if config.encode else None,
+            "embeddings": dim,
+            "plan-embeddings": dim,
             "codes": config.rvq.codebooks if config.rvq else None,
         }
 

@@ -27,8 +27,8 @@ CORPUS_FILE = "corpus.json"
 RUNS = "runs"
 
 ROW_FAMILIES = (
-    "sentences", "language", "noise", "hashes", "minhash", "embeddings", "status", "autobleu", "fragility",
-    "fragility-predicted", "codes", "duplicates", "near-duplicates", "semantic-duplicates",
+    "sentences", "language", "noise", "hashes", "minhash", "embeddings", "status", "plans", "plan-embeddings",
+    "autobleu", "fragility", "fragility-predicted", "codes", "duplicates", "near-duplicates", "semantic-duplicates",
 )  # fmt: skip
 COMPARED = ("duplicates", "near-duplicates", "semantic-duplicates")  # families that say what documents repeat others
 FITS = "fits"
@@ -81,6 +81,7 @@ _PLAIN: dict[str, list[tuple[str, pa.DataType]]] = {
     ],
     "near-duplicates": [("near_duplicate_of", pa.string()), ("near_duplicate_count", pa.int32())],  # of documents
     "status": [("status", pa.uint8())],  # 0 ok, 1 truncated, 2 non-finite
+    "plans": [("plan", pa.string())],  # in the first row of each paragraph that has one
     "autobleu": [("autobleu", pa.float32()), ("decoded", pa.string())],
     "fragility": [  # −mean over noise levels of scores in [0, 1]: nearer 0 is more fragile (LCM eq. 26)
         ("fragility_bleu", pa.float32()),
@@ -114,6 +115,7 @@ _NULLABLE = {
     "duplicates.duplicate_of_position",
     "duplicates.doc_duplicate_of",
     "minhash.minhash",
+    "plans.plan",
     "near-duplicates.near_duplicate_of",
     "semantic-duplicates.semantic_duplicate_of",
     "semantic-duplicates.semantic_duplicate_of_position",
@@ -123,12 +125,18 @@ _NULLABLE = {
     for name, _ in _PLAIN[family]
     if name != "weight"
 }
-VECTORS = ("embeddings", "codes")  # families of one column, whose width only the file knows
+_VECTORS = {
+    "embeddings": ("embedding", pa.float16()),
+    "plan-embeddings": ("plan_embedding", pa.float16()),  # zero where `plan` is null, which compresses to nothing
+    "codes": ("codes", pa.uint16()),
+}
+VECTORS = tuple(_VECTORS)  # families of one column, whose width only the file knows
 DOCUMENT_COLUMNS = tuple(name for name, _ in _PLAIN["documents"])
 _NONE_KEPT: Mapping[str, pa.DataType] = MappingProxyType({})
 RESERVED_COLUMNS = {"embedding", "codes", "part", "row"} | {
-    name for family, columns in _PLAIN.items() if family != "quarantine" for name, _ in columns
+    name for family, columns in _PLAIN.items() if family not in ("quarantine", "plans") for name, _ in columns
 }
+PLAN_COLUMNS = {"plan", "plan_embedding"}  # reserved where there is a section `plans`: inputs may bring such names
 
 
 def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataType] = _NONE_KEPT) -> pa.Schema:
@@ -148,7 +156,7 @@ def schema(family: str, *, width: int | None = None, keep: Mapping[str, pa.DataT
     if family in VECTORS:
         if width is None:
             raise ValueError(f"the schema of {family} needs the width of its vectors")
-        name, kind = ("embedding", pa.float16()) if family == "embeddings" else ("codes", pa.uint16())
+        name, kind = _VECTORS[family]
         return pa.schema([pa.field(name, pa.list_(pa.field("element", kind, nullable=False), width), nullable=False)])
     fields = [pa.field(name, kind, nullable=f"{family}.{name}" in _NULLABLE) for name, kind in _PLAIN[family]]
     if family == "documents":
@@ -189,7 +197,7 @@ def parquet_options(table: pa.Table) -> dict[str, Any]:
     113).
     """
     options: dict[str, Any] = {"row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1}
-    if table.column_names[0] in ("embedding", "codes"):
+    if table.column_names[0] in {name for name, _ in _VECTORS.values()}:
         options |= {"use_dictionary": False, "write_statistics": False}
         options["column_encoding"] = {f"{table.column_names[0]}.list.element": "BYTE_STREAM_SPLIT"}
         options["data_page_size"] = 8 << 20  # a tenth faster to read than the default of 1 MB

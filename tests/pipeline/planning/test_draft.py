@@ -101,7 +101,8 @@ def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: P
 
 
 def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "data.jsonl", sample_documents("libreoffice-eng", 2))
+    rows = sample_documents("libreoffice-eng", 2)
+    write_jsonl(tmp_path / "data.jsonl", [one | {"topics": ["a", None], "sizes": [1]} for one in rows])
     drafted("data.jsonl")
     lines = (tmp_path / "corpus.yaml").read_text().split("\n")
     begin = lines.index("# What to uncomment next:")
@@ -109,7 +110,8 @@ def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:
     (tmp_path / "corpus.yaml").write_text("\n".join(whole).replace("# keep:", "keep:"))
     config = load_config("corpus.yaml")
     assert config.language and config.noise and config.duplicates
-    assert config.rvq and config.train and config.fragility and config.select and config.input[0].keep == ["title"]
+    assert config.rvq and config.train and config.fragility and config.select and config.plans
+    assert sorted(config.input[0].keep) == ["sizes", "title", "topics"] and config.plans.column == "topics"
 
 
 def test_columns_without_usual_names_and_languages_by_detection(tmp_path: Path) -> None:

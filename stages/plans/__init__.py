@@ -1,0 +1,1 @@
+"""Plans of paragraphs that the inputs bring, and their embeddings."""
