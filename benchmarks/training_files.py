@@ -13,7 +13,7 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import _PARTS, VERSION, Index, IndexHeader
+from pipeline.training.data.index import VERSION, Index, IndexHeader, parts_schema
 from pipeline.training.data.row_range_files import ROW_RANGE, RowRangeWriter
 from pipeline.training.data.row_ranges import SplitBuilder
 from stages.arrow import embedding_array
@@ -67,7 +67,7 @@ def made_up_index(folder: Path, rows: int, dim: int, longest: int, codes: tuple[
         codes=base64.b64encode(np.zeros((2, codes[0]), np.uint16).tobytes()).decode() if codes else None,
         digests={SPLITS[0]: train.digests},
     )
-    return Index(str(folder), about, pa.Table.from_pylist(described, schema=_PARTS), train.blocks(0))
+    return Index(str(folder), about, pa.Table.from_pylist(described, schema=parts_schema()), train.blocks(0))
 
 
 def _documents(rows: int, longest: int, rng: np.random.Generator) -> np.ndarray:

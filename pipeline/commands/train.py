@@ -97,6 +97,9 @@ def index(
     plans: Annotated[
         bool, typer.Option("--plans", help="begin paragraphs with plans and separate them, as train.plans: headline")
     ] = False,
+    given_plans: Annotated[
+        bool, typer.Option("--given-plans", help="the same with the plans of the section plans, as train.plans: column")
+    ] = False,
 ) -> None:
     """Write the index of a training: which rows of which files it reads, pinned by a digest.
 
@@ -116,7 +119,9 @@ def index(
     from pipeline.training.data.command import index_corpus
 
     rules = SelectOptions(where, broken, min_sentences)
-    index_corpus(out, place, open_corpus(place), rules, answers, "headline" if plans else "none")
+    index_corpus(
+        out, place, open_corpus(place), rules, answers, "column" if given_plans else "headline" if plans else "none"
+    )
 
 
 def train(

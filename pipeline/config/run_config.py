@@ -182,6 +182,12 @@ class RunConfig(Settings):
                 f"add it to an input's keep: [{self.plans.column}]"
             )
             found.append((("plans", "column"), lacks))
+        if self.train and self.train.plans == "column" and not self.plans:
+            lacks = (
+                "train.plans is column, and nothing embeds plans here: add a section `plans: {column: NAME}`, which "
+                "names a kept column of the input, or give train.plans: headline"
+            )
+            found.append((("train", "plans"), lacks))
         return found
 
     def _without_section(self) -> list[tuple[tuple[str, ...], str]]:

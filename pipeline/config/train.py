@@ -29,7 +29,7 @@ from stages.stage import Settings, execution, meaning
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 MICRO_CONCEPTS = 2048
 LANES = 8
-Plans = Literal["none", "headline"]
+Plans = Literal["none", "headline", "column"]
 TAKEN = "index"  # a folder of train/
 OF_GENERATION = ("end_cosine", "previous_cosine", "reencode")  # of `SamplingSettings`
 # settings that say which card it is
@@ -209,9 +209,10 @@ class TrainSettings(Settings):
     )
     plans: Plans = meaning(
         "none",
-        description="headline: the model also learns plans, as a Large Planning Concept Model (LCM 4.3): every "
-        "paragraph of a document begins with the sentence that is nearest to its mean embedding, and ends with "
-        "`End of paragraph.`; not for token language models",
+        description="the model also learns plans, as a Large Planning Concept Model (LCM 4.3): every paragraph of a "
+        "document begins with its plan, and ends with `End of paragraph.`. headline: the plan is the sentence that is "
+        "nearest to the paragraph's mean embedding; column: that of the section plans, and a paragraph may have none; "
+        "not for token language models, and column not for models of codes",
     )
     init_from: str | None = meaning(
         None,
@@ -349,6 +350,11 @@ class TrainSettings(Settings):
                 raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
         if self.plans != "none" and card.kind == "token-lm":
             raise CardError(f"train.plans: {card.name} models tokens, and plans are concepts; leave it out")
+        if self.plans == "column" and card.quantised:
+            raise CardError(
+                f"train.plans: {card.name} models codes, and plans of a column have none; give headline, or a model of "
+                "another kind"
+            )
         return card
 
     @property

@@ -41,7 +41,7 @@ from pipeline.corpus.view import View
 from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
 from pipeline.storage.store import Store, is_unfinished
-from pipeline.training.data.index import FAMILIES, read_index, unusable
+from pipeline.training.data.index import families_of, read_index, unusable
 from pipeline.training.status import RECORD
 
 VIEW_DAYS = 30  # days for which the results of other settings are kept
@@ -170,7 +170,7 @@ def _files_of(corpus: Corpus, digest: str) -> Iterator[str]:
     """Yield the files that training reads through an index; none if the index is gone."""
     with contextlib.suppress(CorpusError):
         parts = read_index(corpus, digest).parts
-        for family in FAMILIES:
+        for family in families_of(parts):
             yield from (path for path in parts[family].to_pylist() if path)
 
 
@@ -191,10 +191,10 @@ def _is_whole(corpus: Corpus, digest: str, garbage: Collection[str]) -> bool:
         parts = read_index(corpus, digest).parts
     except CorpusError:
         return False
-    named = ({path for path in parts[family].to_pylist() if path} for family in FAMILIES)
+    named = ({path for path in parts[family].to_pylist() if path} for family in families_of(parts))
     if not all(files.isdisjoint(garbage) for files in named):
         return False
-    present = ((parts[family].to_pylist(), set(corpus.store.find(family))) for family in FAMILIES)
+    present = ((parts[family].to_pylist(), set(corpus.store.find(family))) for family in families_of(parts))
     return all(path in there for files, there in present for path in files if path)
 
 

@@ -26,7 +26,7 @@ def indexes_of(store: Store) -> list[str]:
 
 def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
     """Yield indexes (twelve digits each) that name one of these data files, or cannot be read, so that they might."""
-    from pipeline.training.data.index import FAMILIES, read_index
+    from pipeline.training.data.index import families_of, read_index
 
     wanted = pa.array(sorted(files), pa.string())
     for digest in indexes_of(corpus.store):
@@ -35,7 +35,7 @@ def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
         except CorpusError:
             yield digest
             continue
-        if any(pc.any(pc.is_in(parts[family], value_set=wanted)).as_py() for family in FAMILIES):
+        if any(pc.any(pc.is_in(parts[family], value_set=wanted)).as_py() for family in families_of(parts)):
             yield digest
 
 

@@ -41,7 +41,9 @@ from pipeline.training.data.checks import (
     say_if_changed,
     texts_in_train,
 )
+from pipeline.training.data.command import said_of_plans
 from pipeline.training.data.index import (
+    FAMILIES_OF_PLANS,
     Index,
     TrainingSource,
     encoder_used,
@@ -232,6 +234,7 @@ def _check_content(console: Console, settings: TrainSettings, card: LcmCard, cor
     """Compare what will be read with its receipts, or say that it is too much. Raises `CorpusError` for damage."""
     families = ["embeddings", *["codes"] * card.quantised, *["sentences"] * card.reads_words]
     families += ["fragility-predicted"] * (settings.weights == "fragility")
+    families += FAMILIES_OF_PLANS if settings.plans == "column" else ()
     for url, one in zip(places_of_indexes(pinned, settings), pinned.indexes, strict=True):
         there = Corpus(url) if url else corpus
         index = read_index(there, one.digest)
@@ -383,6 +386,8 @@ def _pin(
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
         f"{counted(documents, 'document')} (index {index.digest[:12]})",
     )
+    for line in said_of_plans(index):
+        print_plain(console, line)
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         print_plain(
             console,

@@ -106,6 +106,8 @@ def check_columns(index: Index, weights: Weights, codes: bool) -> None:
         lacking = "codes of its sentences; add a section `rvq: {}`"
     if weights == "fragility" and not index.about.weighted:
         lacking = "weights of its sentences (weights: fragility); add sections `fragility: {}` and `predictor: {}`"
+    if codes and index.about.plans == "column":
+        raise ConfigError(f"{index.url}: plans of a column have no codes; make the index with plans: headline")
     if lacking:
         raise ConfigError(
             f"{index.url} has no {lacking} to its corpus.yaml, and run it; indexes made after that have them"

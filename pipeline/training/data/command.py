@@ -72,4 +72,12 @@ def _notes(corpus: Corpus, index: Index) -> list[str]:
     if index.about.unanswered:
         count = counted(index.about.unanswered, "document")
         notes.append(f"{count} without a value of {index.about.answers}: every sentence counts in the loss")
-    return notes
+    return [*notes, *said_of_plans(index)]
+
+
+def said_of_plans(index: Index) -> list[str]:
+    """Return how many paragraphs have a plan, if plans are those of a column."""
+    if index.about.planned is None:
+        return []
+    have, paragraphs = index.about.planned
+    return [f"{number(have)} of {counted(paragraphs, 'paragraph')} {'have' if have != 1 else 'has'} a plan"]

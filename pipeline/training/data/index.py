@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,14 +41,14 @@ from pipeline.storage.records import Record, parse_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.answers import Answers
 from pipeline.training.data.end_of_text import end_of_text_sentences
-from pipeline.training.data.row_range_files import RowRanges, RowRangeWriter, damaged_files
+from pipeline.training.data.row_range_files import BREAK, GIVEN, RowRanges, RowRangeWriter, damaged_files
 from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder, row_ranges_of
 from stages.arrow import table_of
 
 VERSION = 2
 FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # families whose files it names
+FAMILIES_OF_PLANS = ("plans", "plan-embeddings")  # and these, if its plans are those of a column
 _BEGUN = 86_400.0  # seconds after which an unfinished index is abandoned
-_PARTS = pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in FAMILIES)])
 
 
 class IndexHeader(Record):
@@ -61,6 +61,7 @@ class IndexHeader(Record):
     answers: str | None  # kept column with the place where the answer begins
     unanswered: int  # documents without a value: every sentence counts
     plans: str | None = None  # how plans of paragraphs are made; None: there are no plans and no breaks
+    planned: tuple[int, int] | None = None  # with plans of a column: paragraphs that have one, and all
     counts: dict[str, Any]  # of the selection
     splits: dict[str, tuple[int, int, int]]  # documents, sequences, sentences
     runs: dict[str, list[int]]  # how many each file of a split holds
@@ -145,7 +146,8 @@ def make_index(
         corpus: the corpus.
         select: the selection.
         answers: a kept column with the code point at which a document's answer begins; what precedes it is a prompt.
-        plans: whether paragraphs begin with their headlines as plans, and breaks separate them (LCM 4.3).
+        plans: whether paragraphs begin with plans, their headlines or those of a column, and breaks separate them (LCM
+            4.3).
         origin: what error messages begin with.
         done: is told how many further rows were read.
 
@@ -163,14 +165,23 @@ def make_index(
     counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
     found = Answers(corpus, answers)
     splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
-    row_ranges = row_ranges_of(selection, found, plans != "none", counts, done)
+    row_ranges = row_ranges_of(selection, found, plans, counts, done)
+    planned = np.zeros(2, np.int64)
     for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges, strict=True):
         for split, of_split in zip(splits, by_split, strict=True):
             split.add(of_split, rows)
+            after, new = of_split["after"], of_split["new"]
+            planned += (after == GIVEN).sum(), (after == BREAK).sum() + new.sum()  # a break or a sequence for each
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence: {_removed(selection, counts)}")
     found.check()
+    if plans == "column" and not planned[0]:
+        raise CorpusError(
+            f"{corpus.url}: none of the {number(planned[1])} selected paragraphs has a plan; fill the column that "
+            "plans.column names, run again, and look: pipeline inspect "
+            f"{shlex.quote(corpus.url)} --where 'plan is not null'; or give train.plans: headline"
+        )
     endings = end_of_text_sentences(corpus)
     about = IndexHeader(
         version=VERSION,
@@ -180,6 +191,7 @@ def make_index(
         answers=answers,
         unanswered=found.missing,
         plans=None if plans == "none" else plans,
+        planned=(int(planned[0]), int(planned[1])) if plans == "column" else None,
         counts=vars(counts),
         splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
         runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
@@ -268,7 +280,12 @@ def read_index(corpus: Corpus, digest: str) -> Index:
     try:
         blocks, parts = (table_of(corpus.store.read(path)) for path in paths)
         about = parse_json(blocks.schema.metadata[b"index"], IndexHeader, paths[0], "it is made again")
-        index = Index(corpus.url, about, parts.cast(_PARTS), blocks.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS))
+        index = Index(
+            corpus.url,
+            about,
+            parts.cast(parts_schema(families_of(parts))),
+            blocks.replace_schema_metadata(None).cast(SHUFFLE_BLOCKS),
+        )
     except (ValueError, KeyError, TypeError, OSError, pa.ArrowException, MissingError, DamagedError) as error:
         raise CorpusError(
             f"{corpus.url}/{paths[0]} or its .parts.parquet is damaged or of another version ({type(error).__name__}); "
@@ -318,29 +335,45 @@ def _is_usable(corpus: Corpus, digest: str) -> bool:
         for row in read_index(corpus, digest).parts.to_pylist():
             receipts = corpus.state_of(row["part"]).receipts.values()
             live = {file.path for receipt in receipts for file in receipt.files}
-            if any(row[family] and row[family] not in live for family in FAMILIES):
+            if any(row[family] and row[family] not in live for family in row.keys() - {"part", "rows"}):
                 return False
     except CorpusError:
         return False
     return True
 
 
+def families_of(parts: pa.Table) -> tuple[str, ...]:
+    """Return the families whose files an index names, from the table of its parts."""
+    return (*FAMILIES, *(family for family in FAMILIES_OF_PLANS if family in parts.column_names))
+
+
+def parts_schema(families: Iterable[str] = FAMILIES) -> pa.Schema:
+    """Return the schema of the table of parts, which has a column for the files of each family."""
+    return pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in families)])
+
+
 def _snapshot(selection: Selection, answers: str | None, plans: Plans) -> tuple[pa.Table, str]:
     """Return every part with its files that are read, and the digest of all."""
     corpus = selection.corpus
     columns = {column.family for column in corpus.catalogue.values()}
+    families = (*FAMILIES, *(FAMILIES_OF_PLANS if plans == "column" else ()))
+    if not columns.issuperset(families[len(FAMILIES) :]):
+        raise CorpusError(
+            f"{corpus.url} has no plans of a column, which train.plans: column reads; add a section "
+            "`plans: {column: NAME}` to its corpus.yaml, and run it"
+        )
     rows: list[dict[str, Any]] = []
     digests: list[list[str]] = []
     for part in corpus.parts:
         state = corpus.state_of(part)
         files = [file for receipt in state.receipts.values() for file in receipt.files]
-        named = {file.family: file for file in files if file.family in FAMILIES and file.family in columns}
+        named = {file.family: file for file in files if file.family in families and file.family in columns}
         rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
         digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
     fits = [encoder_used(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
     planned = [] if plans == "none" else [plans]  # as before there were any
     digest = fingerprint([VERSION, selection.digest, answers, fits, digests, *planned])
-    return pa.Table.from_pylist(rows, schema=_PARTS), digest
+    return pa.Table.from_pylist(rows, schema=parts_schema(families)), digest
 
 
 def encoder_used(corpus: Corpus) -> str:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pipeline.config.train import LANES
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
-from pipeline.training.data.index import TrainingSource
+from pipeline.training.data.index import FAMILIES_OF_PLANS, TrainingSource
 from pipeline.training.data.order import BUFFER_SENTENCES, DataOrder, MicroBatch, OrderRules, ShuffleBuffer
 from pipeline.training.data.reading import LoadedBuffer, Reader, Tokenise, batch_of
 from pipeline.training.data.sequences import Sequences
@@ -117,7 +117,8 @@ class Loader:
         self._sequences = [Sequences.of(source.index, split) for source in sources]
         self._firsts = [sum(one.numbers for one in self._sequences[:number]) for number in range(len(sources))]
         for source in sources:
-            check_files(source.index, families)
+            given = FAMILIES_OF_PLANS if source.index.about.plans == "column" else ()
+            check_files(source.index, [*families, *given])
         families += ["sentences.lang"] * (tokenise is not None) + ["sentences.paragraph"] * texts
         self._tokenise, self._structure = tokenise, structure
         self._readers = [

@@ -7,7 +7,7 @@ of 8192.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import cached_property
@@ -26,25 +26,26 @@ from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import REMEDY
 from pipeline.training.data.end_of_text import LANG, TEXTS
-from pipeline.training.data.index import Index
+from pipeline.training.data.index import Index, families_of
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
 from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
-from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, PLAN_COPY
+from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, GIVEN_PLAN, PLAN_COPY
 from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.batching import Tokens
 from stages.lcm.batch import Batch
 from stages.lcm.packing import layout_of
 
-COLUMNS = {
-    "embeddings": "embedding",
-    "codes": "codes",
-    "fragility-predicted": "weight",
-    "sentences": "text",
-    "sentences.lang": "lang",
-    "sentences.paragraph": "paragraph",
+COLUMNS = {  # what is read → its family and column
+    "embeddings": ("embeddings", "embedding"),
+    "codes": ("codes", "codes"),
+    "fragility-predicted": ("fragility-predicted", "weight"),
+    "sentences": ("sentences", "text"),
+    "sentences.lang": ("sentences", "lang"),
+    "sentences.paragraph": ("sentences", "paragraph"),
 }
+OF_PLANS = COLUMNS | {"embeddings": ("plan-embeddings", "plan_embedding"), "sentences": ("plans", "plan")}
 Tokenise = Callable[[Sequence[str], Sequence[str]], Tokens]
 
 
@@ -63,16 +64,25 @@ class Reader:
 
     @cached_property
     def _files(self) -> dict[str, list[str]]:
-        return {family: self.index.parts[family.partition(".")[0]].to_pylist() for family in self.families}
+        names = families_of(self.index.parts)
+        return {family: self.index.parts[family].to_pylist() for family in names}
 
-    def read(self, part: int, rows: Ints, into: dict[str, npt.NDArray[Any]], places: Ints) -> None:
+    def read(
+        self,
+        part: int,
+        rows: Ints,
+        into: Mapping[str, npt.NDArray[Any]],
+        places: Ints,
+        columns: Mapping[str, tuple[str, str]] = COLUMNS,
+    ) -> None:
         """Copy rows of a part to their places in the arrays of every family.
 
         Args:
             part: the number of the part in the index.
-            rows: (rows,) int64, ascending.
-            into: family → the array to fill.
+            rows: (rows,) int64, ascending; of plans a row may come again.
+            into: what is read, a key of `COLUMNS` → the array to fill.
             places: (rows,) int64, where each row goes.
+            columns: where it stands.
 
         Raises:
             CorpusError: if a file cannot be read.
@@ -80,7 +90,8 @@ class Reader:
         """
         groups = rows // layout.ROW_GROUP_ROWS
         borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
-        for family in self.families:
+        for name, array in into.items():
+            family, column = columns[name]
             path = self._files[family][part]
             try:
                 with translate_errors(self.index.url), self._store.open(path) as handle:
@@ -89,12 +100,12 @@ class Reader:
                     for low, high in pairwise(borders):
                         group = int(groups[low])
                         inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
-                        if family == "embeddings":
+                        if name == "embeddings":
                             # Of the end of a document that begins in the row group before, no more than that.
                             values = read_embeddings(file, source, group, int(inside[-1]) + 1)
                         else:
-                            values = _column(file, group, COLUMNS[family])
-                        _scatter(values, inside, into[family], places[low:high])
+                            values = _column(file, group, column)
+                        _scatter(values, inside, array, places[low:high])
             except MissingError:
                 raise MissingError(
                     f"{self.index.url}/{path} is gone: the corpus has changed since it began to be read, so the index "
@@ -118,7 +129,7 @@ def _scatter(values: npt.NDArray[Any], inside: Ints, into: npt.NDArray[Any], pla
     `into`.
     """
     first, end = int(inside[0]), int(inside[-1]) + 1
-    if 2 * len(inside) < end - first:
+    if 2 * len(inside) < end - first or (inside[1:] == inside[:-1]).any():
         into[places] = values[inside]
         return
     every = np.full(end - first, len(into) - 1)
@@ -150,10 +161,11 @@ class LoadedBuffer:
         self.place = concatenated_ranges(begins, sizes)
         answer = np.repeat(taken.answers, taken.lengths)
         self._unweighted = (self.part >= 0) & (self.row < answer)
-        plans = np.flatnonzero(self.part == PLAN_COPY)
+        plans = np.flatnonzero(np.isin(self.part, (PLAN_COPY, GIVEN_PLAN)))
         breaks = np.flatnonzero((self.part == CLOSING_SENTENCE) & (self.row == BREAK_SENTENCE))
-        self._unweighted[breaks] = self._unweighted[breaks + 2] | (not structure)  # as the sentence after its plan
-        self._unweighted[plans] = self._unweighted[plans + 1] | (not structure)
+        for places in (plans, breaks):  # as what follows: a plan as its sentence, then a break as a plan or a sentence
+            self._unweighted[places] = self._unweighted[places + 1]
+        self._unweighted[np.concatenate([plans, breaks])] |= not structure
         self.arrays = self._arrays(len(self.row))
         self._close()
         borders = np.cumsum(buffer.sequences.block_lengths[buffer.blocks])
@@ -199,6 +211,12 @@ class LoadedBuffer:
         plans = np.flatnonzero(part == PLAN_COPY) + low
         for array in self.arrays.values() if len(plans) else ():
             array[self.place[plans]] = array[self.place[self.row[plans]]]
+        given = np.flatnonzero(part == GIVEN_PLAN) + low
+        if len(given):
+            read = {name: array for name, array in self.arrays.items() if name != "fragility-predicted"}
+            self._reader.read(int(self.part[real[0]]), self.row[given], read, self.place[given], OF_PLANS)
+            if "fragility-predicted" in self.arrays:
+                self.arrays["fragility-predicted"][self.place[given]] = 1  # as of a closing sentence: none is measured
 
     @cached_property
     def weights(self) -> npt.NDArray[np.float32]:

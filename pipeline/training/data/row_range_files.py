@@ -32,10 +32,11 @@ ROW_RANGE = np.dtype(
         ("rows", "<i4"),
         ("answer", "<i4"),  # for prompts and answers: the first row of the answer; otherwise −1
         ("new", "?"),  # whether a sequence begins; with `drop-sentences` a sequence has several row ranges
-        ("after", "i1"),  # what follows it, or that it is a plan: one of the four below
+        ("after", "i1"),  # what follows it, or that it is a plan: one of the five below
     ]
 )
-NOTHING, CLOSING, BREAK, PLAN = range(4)  # CLOSING: its document ends here; BREAK: its paragraph does
+NOTHING, CLOSING, BREAK, PLAN, GIVEN = range(5)  # CLOSING: its document ends here; BREAK: its paragraph does
+PLANS = (PLAN, GIVEN)  # PLAN: a sentence again; GIVEN: the plan that stands in this row
 FILE_ROW_RANGES = 1 << 22  # 92 MB
 _COPIED = 1 << 24  # bytes at a time
 

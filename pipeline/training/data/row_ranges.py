@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.parallel import prefetch
+from pipeline.config.train import Plans
 from pipeline.corpus.part_reader import PartReader
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, PartSelection, Selection
 from pipeline.storage import layout
 from pipeline.training.data.answers import Answers
 from pipeline.training.data.plans import with_plans
-from pipeline.training.data.row_range_files import BREAK, CLOSING, PLAN, ROW_RANGE, Records, RowRangeWriter
+from pipeline.training.data.row_range_files import BREAK, CLOSING, PLANS, ROW_RANGE, Records, RowRangeWriter
 
 Ints = npt.NDArray[np.int64]
 DOCUMENT_COLUMNS = ("doc_id", "subdocument", "split", "rows", "first_row")
@@ -31,14 +32,14 @@ BLOCK_GROUPS = 4  # row groups per shuffle block, about: parts of 13 groups have
 
 
 def row_ranges_of(
-    selection: Selection, answers: Answers, plans: bool, counts: Counts, done: Callable[[int], None]
+    selection: Selection, answers: Answers, plans: Plans, counts: Counts, done: Callable[[int], None]
 ) -> Iterator[list[Records]]:
     """Yield the row ranges of one part after the other.
 
     Args:
         selection: the sentences.
         answers: finds where the answer of a document begins.
-        plans: whether every paragraph begins with a plan, and ends with a break if another follows.
+        plans: which plans paragraphs begin with; with any, a paragraph ends with a break if another follows.
         counts: gets the numbers of what is kept and removed.
         done: is told how many further rows were read.
 
@@ -57,7 +58,7 @@ def row_ranges_of(
             row_ranges["rows"] = chosen.rows
             row_ranges["answer"] = answer[chosen.doc]
             row_ranges["new"] = np.isin(np.arange(len(row_ranges)), chosen.sequence_starts)
-            return chosen, documents, with_plans(reader, row_ranges) if plans else row_ranges
+            return chosen, documents, row_ranges if plans == "none" else with_plans(reader, row_ranges, plans)
 
     found = prefetch(look, map(selection.reader, selection.corpus.parts))
     for number, (one, after) in enumerate(pairwise(chain(found, [None]))):
@@ -93,7 +94,7 @@ class SplitBuilder:
         more = (
             np.count_nonzero(np.diff(row_ranges["doc"], prepend=-1)),
             row_ranges["new"].sum(),
-            row_ranges["rows"][row_ranges["after"] != PLAN].sum(),
+            row_ranges["rows"][~np.isin(row_ranges["after"], PLANS)].sum(),
         )
         documents, sequences, sentences = (before + int(one) for before, one in zip(self.size, more, strict=True))
         self.size = documents, sequences, sentences

@@ -17,10 +17,19 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.training.data.answers import NO_ANSWER
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, TEXTS
 from pipeline.training.data.index import Index
-from pipeline.training.data.row_range_files import BREAK, PLAN, ROW_RANGE, Records, RowRanges, concatenated_ranges
+from pipeline.training.data.row_range_files import (
+    BREAK,
+    GIVEN,
+    PLAN,
+    ROW_RANGE,
+    Records,
+    RowRanges,
+    concatenated_ranges,
+)
 from pipeline.training.data.row_ranges import Ints, closed, sentences_of
 
-CLOSING_SENTENCE, PLAN_COPY = -1, -2  # the "part" of a closing sentence, and of a plan, which is a copy of a sentence
+# the "part" of a closing sentence, of a plan that is a copy of a sentence, and of one that stands beside a sentence
+CLOSING_SENTENCE, PLAN_COPY, GIVEN_PLAN = -1, -2, -3
 BREAK_SENTENCE = TEXTS.index(END_OF_PARAGRAPH)
 
 
@@ -59,7 +68,8 @@ class BlockSequences:
         """Return (sentences,) part and row of each.
 
         Closing sentences and breaks have the part `CLOSING_SENTENCE`, and which of `TEXTS` they are as the row; plans
-        have `PLAN_COPY`, and the place of the sentence here that they are a copy of.
+        have `PLAN_COPY`, and the place of the sentence here that they are a copy of, or `GIVEN_PLAN`, and their row in
+        the part of the sentences around them.
         """
         row_ranges = self.row_ranges
         closing = closed(row_ranges)
@@ -76,6 +86,7 @@ class BlockSequences:
             order = np.argsort(key[stored])
             row[plan] = stored[order[np.searchsorted(key[stored], key[plan], sorter=order)]]
             part[plan] = PLAN_COPY
+        part[np.repeat(np.insert(row_ranges["after"] == GIVEN, behind, False), rows)] = GIVEN_PLAN
         return part, row
 
 

@@ -115,6 +115,15 @@ def test_only_the_plans_of_a_changed_document_are_embedded_again(path: Path, tmp
         ),
         ({"plans": {}}, "plans.column is missing"),
         ({"encode": None}, "plans needs what encode makes"),
+        ({"plans": None, "scaler": {}, "train": {"plans": "column"}}, "add a section `plans: {column: NAME}`"),
+        (
+            {"scaler": {}, "train": {"plans": "column", "model": "lcm-token-lm-tiny"}},
+            "lcm-token-lm-tiny models tokens, and plans are concepts",
+        ),
+        (
+            {"scaler": {}, "rvq": {"units": 8}, "train": {"plans": "column", "model": "lcm-quant-c-tiny"}},
+            "lcm-quant-c-tiny models codes, and plans of a column have none; give headline",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_work_starts(tmp_path: Path, sections: dict[str, Any], what: str) -> None:
