@@ -270,9 +270,18 @@ def evaluate(
     )  # fmt: skip
     asked, sweeps = tuple(models or ()), sweeps_of(sweep or (), sampling)
     options = EvaluateOptions(
-        asked, split, sentences, metrics, language_model, mi_sentences, seed, sampling, _of_file(place), sweeps=sweeps,
+        models=asked,
+        split=split,
+        sentences=sentences,
+        metrics=metrics,
+        language_model=language_model,
+        mi_sentences=mi_sentences,
+        seed=seed,
+        sampling=sampling,
+        of_file=_of_file(place),
+        sweeps=sweeps,
         by=by,
-    )  # fmt: skip
+    )
     corpus = open_corpus(place)
     evaluate_models(out, corpus, options, lambda: devices()[0], lambda: index_of(place, corpus))
 
@@ -424,22 +433,22 @@ def generate(
     )  # fmt: skip
     text = read_prompt(prompt) if prompt is not None else None
     options = GenerateOptions(
-        model,
-        text,
-        prompt_lang,
-        split,
-        documents,
-        prompt_sentences,
-        sentences,
-        ratio,
-        scores,
-        judge,
-        tuple(classifier or ()),
-        lang,
-        to,
-        seed,
-        sampling,
-        _of_file(place) if place else None,
+        model=model,
+        prompt=text,
+        prompt_lang=prompt_lang,
+        split=split,
+        documents=documents,
+        prompt_sentences=prompt_sentences,
+        sentences=sentences,
+        ratio=ratio,
+        scores=scores,
+        judge=judge,
+        classifiers=tuple(classifier or ()),
+        lang=lang,
+        to=to,
+        seed=seed,
+        sampling=sampling,
+        of_file=_of_file(place) if place else None,
     )
     generate_texts(out, place, open_corpus(place) if place else None, options, lambda: devices()[0])
 

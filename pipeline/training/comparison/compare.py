@@ -354,10 +354,10 @@ class _Comparison:
     def _evaluate(self, place: str, sampling: dict[str, Any], baselines: bool) -> dict[str, ResultRow]:
         settings = self.science.settings
         options = EvaluateOptions(
-            (place,),
-            settings.split,
-            settings.sentences,
-            ",".join(settings.metrics),
+            models=(place,),
+            split=settings.split,
+            sentences=settings.sentences,
+            metrics=",".join(settings.metrics),
             seed=POOL_SEED,
             sampling=sampling,
             context=self.context,

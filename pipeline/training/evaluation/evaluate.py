@@ -74,7 +74,7 @@ POOL = 2048  # sentences that contrastive accuracy compares with
 CONTEXT = 128  # sentences a document is wrapped at, where only baselines are evaluated
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """The options of the command, as `pipeline/commands/train.py` explains them."""
 
@@ -465,7 +465,8 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
     if split is None:
         console.print("not evaluated: no documents are in the splits test and validation; evaluate --split train can")
     elif not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
-        rows = evaluate(console, corpus, EvaluateOptions((name,), split, sentences), find_device, lambda: index)
+        options = EvaluateOptions(models=(name,), split=split, sentences=sentences)
+        rows = evaluate(console, corpus, options, find_device, lambda: index)
         _track(console, corpus.store, run, started, split, rows.get(name))
 
 

@@ -67,7 +67,7 @@ SENTENCES = 10  # that are generated at most, if nothing else is said
 JUDGE_SENTENCES = 100_000  # of the split train, from which a judge of coherence learns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
     """The options of the command, as `pipeline/commands/train.py` explains them."""
 

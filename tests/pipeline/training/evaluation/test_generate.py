@@ -77,7 +77,7 @@ def test_a_text_is_continued_in_another_language(corpus: Corpus, tmp_path: Path)
 
 
 def test_documents_are_continued_and_held_against_the_truth(corpus: Corpus) -> None:
-    options = GenerateOptions("two-tower", split="train", documents=3, prompt_sentences=4, sentences=3)
+    options = GenerateOptions(model="two-tower", split="train", documents=3, prompt_sentences=4, sentences=3)
     shown = io.StringIO()
     texts = generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
     told = shown.getvalue()
@@ -114,7 +114,7 @@ def test_a_judge_learns_from_the_split_train(corpus: Corpus, tmp_path: Path, mon
     monkeypatch.setattr(coherence_judge, "PASSES", 10_000)  # it learns its pairs by heart
     place, shown = tmp_path / "scores.csv", io.StringIO()
     options = GenerateOptions(
-        "plain", split="train", documents=3, prompt_sentences=4, sentences=5, scores=str(place), judge=True
+        model="plain", split="train", documents=3, prompt_sentences=4, sentences=5, scores=str(place), judge=True
     )
     generate(Console(file=shown, width=200), corpus.url, corpus, options, lambda: "cpu")
     assert "judge: learned from" in shown.getvalue() and "judged coherence" in shown.getvalue()
@@ -157,7 +157,7 @@ def test_thresholds_of_generation_are_options(corpus: Corpus) -> None:
 
 def generated(corpus: Corpus, **options: Any) -> tuple[list[str], str]:
     shown = io.StringIO()
-    chosen = GenerateOptions("answering", split="train", **options)
+    chosen = GenerateOptions(model="answering", split="train", **options)
     found = generate(Console(file=shown, width=250), corpus.url, corpus, chosen, lambda: "cpu")
     return found, shown.getvalue()
 
@@ -199,7 +199,7 @@ def test_a_ratio_limits_each_answer_by_its_prompt(corpus: Corpus, tmp_path: Path
 def test_a_number_of_sentences_is_given_if_asked_for(corpus: Corpus) -> None:
     _, shown = generated(corpus, prompt_sentences=2, sentences=1)
     assert shown.count("[it goes on]") == 5  # the document without an answer, too
-    chosen = GenerateOptions("plain", split="train", sentences=1)
+    chosen = GenerateOptions(model="plain", split="train", sentences=1)
     assert len(generate(Console(file=io.StringIO()), corpus.url, corpus, chosen, lambda: "cpu")) == 5
 
 

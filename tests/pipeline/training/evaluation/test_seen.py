@@ -42,7 +42,7 @@ def test_documents_that_a_model_was_trained_on_are_left_out(tmp_path: Path) -> N
 
     def evaluated(name: str) -> tuple[str, int]:
         told = io.StringIO()
-        options = EvaluateOptions((name,), "test", 10**6, "l2")
+        options = EvaluateOptions(models=(name,), split="test", sentences=10**6, metrics="l2")
         rows = evaluate(Console(file=told, width=500), corpus, options, lambda: "cpu", lambda: index)
         return told.getvalue(), rows[name.rpartition("/")[2]].figures["l2"].sentences
 
