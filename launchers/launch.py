@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from launchers.devices import allowed_cpus, devices
 from pipeline.base.formats import duration
 from pipeline.corpus.events import Event
+from pipeline.planning.estimate import sentences_to_come
 from pipeline.planning.plan import Plan
 from pipeline.planning.workload import busy_seconds_of
 
@@ -64,7 +65,9 @@ def kind_of(plan: Plan) -> str:
 def choose(plan: Plan) -> tuple[str, str]:
     """Choose, for `launcher: auto`, what this machine uses for the remaining work, and say why."""
     gpus, cores = devices().count("cuda"), allowed_cpus()
-    return choose_for(busy_seconds_of(plan, cores, gpus), cores, gpus, plan.config.launcher.segmenters)
+    return choose_for(
+        busy_seconds_of(plan, sentences_to_come(plan), cores, gpus), cores, gpus, plan.config.launcher.segmenters
+    )
 
 
 def choose_for(seconds: float, cores: int, gpus: int, segmenters: int | None = None) -> tuple[str, str]:

@@ -83,7 +83,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     path = Path(path)
     shipped = _shipped(path)
     path = shipped or path
-    data, node, lines, mistakes = read_yaml(path, "a corpus.yaml is keys and values (name, output, input …)")
+    data, node, lines, mistakes = read_yaml(path, "a corpus.yaml", "name, output, input …")
     set_here: dict[tuple[str, ...], str] = {}
     _leave_out_nulls(data, node)
     for override in overrides:
@@ -101,6 +101,9 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
         return None, mistakes
     config = config.with_places(Places(places | {(): str(path)}))
     base = str(path.resolve().parent)
+    if "::" in config.output:
+        told = f"output {config.output} holds ::, which makes a chained URL; give a folder, or a plain URL, without ::"
+        mistakes.append(f"{config.place('output')}: {told}")
     try:
         inputs = tuple(resolve_inputs(config.input, base))
     except InputError as error:
@@ -118,12 +121,13 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     return config.model_copy(update={"output": output, "input": inputs}), mistakes
 
 
-def read_yaml(path: Path, kind: str) -> tuple[dict[str, Any], Any, dict[tuple[str, ...], str], list[str]]:
+def read_yaml(path: Path, what: str, keys: str) -> tuple[dict[str, Any], Any, dict[tuple[str, ...], str], list[str]]:
     """Read a file of settings.
 
     Args:
         path: the file.
-        kind: what such a file holds, for messages.
+        what: what such a file is, and
+        keys: which keys it has, for messages.
 
     Returns:
         Its keys and values; the same as a node of YAML; path of keys → where they are; keys that are repeated, one line
@@ -135,7 +139,7 @@ def read_yaml(path: Path, kind: str) -> tuple[dict[str, Any], Any, dict[tuple[st
     try:
         text = path.read_text("utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of a file; {kind}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of {what}") from error
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise ConfigError(
@@ -149,8 +153,8 @@ def read_yaml(path: Path, kind: str) -> tuple[dict[str, Any], Any, dict[tuple[st
         told += "; indent with spaces, not with tabs" if "'\\t'" in told else ""
         raise ConfigError(f"{path} is not YAML: {told}") from error
     if not isinstance(data, dict):
-        what = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
-        raise ConfigError(f"{path} {what}; {kind}")
+        holds = "is empty" if data is None else f"holds {'a list' if isinstance(data, list) else 'a single value'}"
+        raise ConfigError(f"{path} {holds}; {what} is keys and values ({keys})")
     lines: dict[tuple[str, ...], int] = {}
     repeated = [f"{path}:{line}: {message}" for line, message in _walk(node, (), lines)]
     return data, node, {key: f"{path}:{line}" for key, line in lines.items()}, repeated

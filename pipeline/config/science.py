@@ -345,7 +345,7 @@ def load_ablation(path: Path) -> Science:
 
 
 def _read(path: Path, kind: type[Kind], example: str) -> Kind:
-    data, _, places, repeated = read_yaml(path, f"give keys and values like {example}")
+    data, _, places, repeated = read_yaml(path, f"a file like {example}", "corpus, output, seeds …")
     try:
         settings = kind.model_validate_json(json.dumps(data, default=str))
     except ValidationError as error:

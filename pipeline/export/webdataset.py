@@ -75,6 +75,8 @@ def write_webdataset(
     braces = f"{{00000..{last:05d}}}" if last else "00000"
     tars = f"{target.url}/data/{first}/{braces}.tar"
     written.next_step = f"webdataset.WebDataset({tars!r}, shardshuffle=False).decode()"
+    if odd := sorted(set(target.url) & set("#{}")):
+        written.next_step += f" cannot open a path with {' '.join(odd)}: move the export first"
     return written
 
 

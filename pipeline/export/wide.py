@@ -70,7 +70,7 @@ def write_wide(
 
 def query(target: ExportTarget) -> str:
     """Return a sentence on how to read an export with DuckDB."""
-    files = f"{target.url}/data/*/*.parquet".replace("'", "''")
+    files = f"{target.url.replace('[', '[[]')}/data/*/*.parquet".replace("'", "''")  # [[] is a bracket in a pattern
     return f"DuckDB, for instance: SELECT count(*), avg(chars) FROM '{files}'"
 
 

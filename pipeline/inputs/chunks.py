@@ -320,9 +320,10 @@ def _check_text_files(settings: InputSettings, files: list[InputFile]) -> None:
         )
         if value
     ]
+    ask, them = ("asks", "it") if len(asked) == 1 else ("ask", "them")
     if text is not None and asked:
         raise InputError(
             f"input {settings.input_name}: {text.path} is a text file, which has no columns, but "
-            f"{', '.join(asked)} ask for columns; leave them out (lang: a code such as eng_Latn, or detect), or give "
-            "`format:`"
+            f"{', '.join(asked)} {ask} for columns; leave {them} out (lang: a code such as eng_Latn, or detect), or "
+            "give `format:`"
         )

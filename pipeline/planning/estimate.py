@@ -86,17 +86,9 @@ class Estimate:
 
 def estimate_of(plan: Plan) -> Estimate:
     """Return an estimate of what is left of a plan."""
-    sentences = variance = 0.0
-    documents = 0
     texts = Texts()
-    chunks = ChunkTable.of(plan.chunks_to_segment())
+    sentences, variance, documents = _to_come(plan, texts)
     work = plan.work.get(SEGMENT)
-    if work and work.sentences_left and _cut_alike(work.reasons):
-        sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
-    elif len(chunks):
-        done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
-        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
-            sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
     each = texts.tokens_per_sentence(plan.config) or _known_tokens(plan)
     relative = math.sqrt(variance) / sentences if sentences else 0.0
     card, segment = load_card(plan.config.segment.model), plan.config.segment
@@ -111,6 +103,26 @@ def estimate_of(plan: Plan) -> Estimate:
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None
     return Estimate(sentences, relative, tokens, documents, _stored_bytes(plan, stages), tuple(warnings), stages)
+
+
+def sentences_to_come(plan: Plan) -> float:
+    """Return about how many sentences segmenting will yield."""
+    return _to_come(plan, Texts())[0]
+
+
+def _to_come(plan: Plan, texts: Texts) -> tuple[float, float, int]:
+    """Return the sentences that segmenting will yield, the variance of that, and how many documents were examined."""
+    sentences = variance = 0.0
+    documents = 0
+    chunks = ChunkTable.of(plan.chunks_to_segment())
+    work = plan.work.get(SEGMENT)
+    if work and work.sentences_left and _cut_alike(work.reasons):
+        sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
+    elif len(chunks):
+        done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
+        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
+            sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
+    return sentences, variance, documents
 
 
 def _cut_alike(reasons: Iterable[str]) -> bool:

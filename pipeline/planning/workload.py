@@ -10,9 +10,6 @@ from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.inputs import Chunk
-from pipeline.planning.examined import Texts, examine
-from pipeline.planning.pilot_size import sentences_in
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import machine_rate
 from stages.cards import CardError
@@ -29,18 +26,18 @@ CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks r
 SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
 
 
-def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
+def busy_seconds_of(plan: Plan, new: float, cores: int, gpus: int) -> float:
     """Estimate the seconds that the rest of a plan takes; fits are not counted.
 
     Args:
         plan: what the run would do.
+        new: how many sentences segmenting will yield.
         cores: how many CPU cores work on it.
         gpus: how many GPUs work on it; with any, cores are not counted.
 
     Returns:
         Seconds.
     """
-    new = sum(_sentences_of(plan.config, chunk) for chunk in plan.chunks_to_segment())
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
     segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
     rate = segments.per_second(None) if segments else SEGMENTED
@@ -57,13 +54,6 @@ def busy_seconds_of(plan: Plan, cores: int, gpus: int) -> float:
         else:
             seconds += _card_seconds(plan.config, settings, sentences, power)
     return seconds
-
-
-def _sentences_of(config: RunConfig, chunk: Chunk) -> float:
-    """Estimate how many sentences a chunk will give; of one in which a limit ends, some documents are examined."""
-    if chunk.take and (one := examine(config, chunk, Texts())) and one.records:
-        return one.sentences_of(chunk.take)
-    return float(sentences_in(chunk))
 
 
 def worked_on(config: RunConfig, stage: str, sentences: float) -> float:

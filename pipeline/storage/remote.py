@@ -5,12 +5,13 @@ The clients that fsspec uses (botocore, gcsfs, adlfs, aiohttp) raise errors of t
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pipeline.base.errors import ConfigError, PipelineError, StorageError
-from pipeline.storage.retry import filesystem, is_transient
+from pipeline.storage.retry import filesystem, is_redirected, is_transient
 
 _CLIENTS = {
     "adlfs", "aiobotocore", "aiohttp", "azure", "boto3", "botocore", "gcsfs", "google", "httpx", "httpx2",
@@ -38,10 +39,18 @@ _ADVICE = {
     "ProfileNotFound": "set AWS_PROFILE to a profile of ~/.aws/config, or unset it",
     "EndpointConnectionError": "check the network, and AWS_ENDPOINT_URL if it is not an Amazon store",
     "ParamValidationError": "correct the name of the bucket",
-    "PermissionError": "let these credentials list, read and write there, or give others (these may have expired)",
+    "PermissionError": "let these credentials list, read, write and delete there, or give others (these may have "
+    "expired)",
     "FileNotFoundError": "make the bucket, or correct its name",
     "ValueError": "correct the address of the store",
 }
+_BAD_REQUEST = "the credentials may have expired: give others; or correct the region"  # S3 says no more to a HEAD
+_NOT_CONDITIONAL = (
+    "this store does not do what was asked of it; a corpus needs one that creates files only where there are none "
+    "(If-None-Match)"
+)
+_REDIRECTS = "correct its address (https://?) and the region: AWS_ENDPOINT_URL, AWS_REGION"
+_AGAIN = "check the network and try again: finished work is kept"
 _SECRETS = (
     re.compile(r"://[^\s/@]*:[^\s/@]+@"),
     re.compile(r"://\S+[?&][^\s=&]*(?:sig|token|secret|password|credential|key)[^\s=&]*=", re.IGNORECASE),
@@ -107,11 +116,20 @@ def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterato
             raise ConfigError(f"{what}; {todo}") from error
         if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
             raise ConfigError(f"{what}; give a folder, or a URL: s3://… gs://… az://… https://…") from error
+        if is_remote(url) and is_redirected(error):
+            raise kind(f"{without_credentials(url)}: the store redirects every request; {_REDIRECTS}") from None
         if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
-            advice = _ADVICE.get(name, "check the network and try again: finished work is kept")
-            raise (AwayError if is_transient(error) else kind)(f"{what} ({name}); {advice}") from error
+            raise (AwayError if is_transient(error) else kind)(f"{what} ({name}); {_advice(error)}") from error
         raise
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EINVAL and error.strerror == "Bad Request":
+        return _BAD_REQUEST
+    if isinstance(error, OSError) and error.errno == errno.ENOSYS:
+        return _NOT_CONDITIONAL
+    return _ADVICE.get(type(error).__name__, _AGAIN)
 
 
 def _of_a_client(error: Exception) -> bool:

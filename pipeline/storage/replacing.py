@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.storage.remote import translate_errors
+from pipeline.storage.retry import check_not_chained
 
 
 class _NotNowError(Exception):
@@ -31,6 +32,7 @@ def replacing_file(url: str) -> Iterator[IO[bytes]]:
     """Open a file for writing that gets its name only if the block succeeds. Takes any fsspec URL and creates
     folders.
     """
+    check_not_chained(url)
     with translate_errors(url):
         fs, path = fsspec.core.url_to_fs(url)
         if fs.isdir(path):

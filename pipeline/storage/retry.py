@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import fsspec
 
-from pipeline.base.errors import PipelineError
+from pipeline.base.errors import ConfigError, PipelineError
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -181,7 +181,7 @@ def service_of(fs: Any, url: str) -> str:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later: the store was busy, or the connection broke."""
-    if isinstance(error, PipelineError):  # our own error, raised after all retries
+    if isinstance(error, PipelineError) or is_redirected(error):  # our own errors are raised after all retries
         return False
     for one in (error, error.__cause__):  # s3fs turns many errors into OSError and keeps the cause
         if one is None:
@@ -198,10 +198,17 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
+def is_redirected(error: BaseException) -> bool:
+    """Return whether the store redirected every request, which its client follows to itself again and again."""
+    found = (error, error.__cause__, error.__context__)
+    return any(isinstance(one, RecursionError) or type(one).__name__ == "TooManyRedirects" for one in found)
+
+
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the filesystem of a URL and the path in it, without a cache of listings; on S3, repetitions are
-    counted.
+    counted. Raises `ConfigError` for chained URLs.
     """
+    check_not_chained(url)
     if "://" in url:
         logging.getLogger("asyncio").addFilter(_not_of_broken_connections)
     if url.startswith(("gs://", "gcs://", "az://", "abfs://", "abfss://")):
@@ -216,6 +223,12 @@ def filesystem(url: str) -> tuple[Any, str]:
     else:
         fs, path = fsspec.core.url_to_fs(url)
     return fs, str(path)
+
+
+def check_not_chained(url: str) -> None:
+    """Raise `ConfigError` for a place with `::`, of which fsspec would take a part for the place."""
+    if "::" in url:
+        raise ConfigError(f"{url} holds ::, which makes a chained URL; give a folder, or a plain URL, without ::")
 
 
 def _not_of_broken_connections(record: logging.LogRecord) -> bool:

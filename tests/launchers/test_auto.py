@@ -13,13 +13,14 @@ from launchers.devices import devices
 from launchers.launch import SHORT_SECONDS, choose_for
 from launchers.segmenting_process import SegmentingProcess
 from pipeline.config.load import load_config
-from pipeline.planning.plan import make_plan
+from pipeline.planning.estimate import sentences_to_come
+from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask, _Attempts
 from pipeline.storage.store import Store
 from stages.computing import segmented, tell_segmented
 from stages.fragility.card import shipped_external_cards
-from tests.conftest import MakeConfig, data_digests
+from tests.conftest import MakeConfig, data_digests, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.runs import planned
 
@@ -43,18 +44,28 @@ def test_what_is_taken(seconds: float, cores: int, gpus: int, segmenters: int | 
     assert choose_for(seconds, cores, gpus, segmenters)[0] == taken
 
 
+def busy(plan: Plan, cores: int, gpus: int) -> float:
+    return busy_seconds_of(plan, sentences_to_come(plan), cores, gpus)
+
+
 def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config: MakeConfig, tmp_path: Path) -> None:
     path = make_config()
     small = make_plan(load_config(path))
-    seconds = busy_seconds_of(small, 2, 0)
-    assert 0 < busy_seconds_of(small, 2, 1) < busy_seconds_of(small, 64, 0) < seconds < SHORT_SECONDS
+    seconds = busy(small, 2, 0)
+    assert 0 < busy(small, 2, 1) < busy(small, 64, 0) < seconds < SHORT_SECONDS
     text = (tmp_path / "in/libreoffice-eng.jsonl").read_text()
     (tmp_path / "in/large.jsonl").write_text(text * 2000)
-    assert busy_seconds_of(make_plan(load_config(path)), 2, 0) > SHORT_SECONDS
+    assert busy(make_plan(load_config(path)), 2, 0) > SHORT_SECONDS
     limited = make_plan(load_config(path, ["input.0.path=in/large.jsonl", "input.0.limit=2"]))
-    assert 0 < busy_seconds_of(limited, 2, 0) < seconds
+    assert 0 < busy(limited, 2, 0) < seconds
+    padded = tmp_path / "in/padded.jsonl"  # of records that hold much more than their text
+    write_jsonl(
+        padded,
+        [{"id": str(n), "text": "A short text. Of two.", "lang": "eng_Latn", "html": "x" * 9000} for n in range(999)],
+    )
+    assert 0 < busy(make_plan(load_config(path, ["input.0.path=in/padded.jsonl"])), 2, 0) < 30
     published = make_plan(load_config(path, ["encode.model=sonar", "input.0.path=in/libreoffice-eng.jsonl"]))
-    assert busy_seconds_of(published, 2, 0) > 20 * seconds
+    assert busy(published, 2, 0) > 20 * seconds
 
 
 def test_a_small_corpus_runs_in_this_process_and_its_record_says_so(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -14,19 +14,20 @@ from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.storage.remote import RemoteError, translate_errors
 from pipeline.storage.store import Store
 
-FORBIDDEN = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
 
 
-class _Forbids(http.server.BaseHTTPRequestHandler):
+class _Answers(http.server.BaseHTTPRequestHandler):
+    status, body = 403, ERROR.format(code="AccessDenied").encode()
     protocol_version = "HTTP/1.1"  # clients wait for "100 Continue" before they send what is to be stored
 
     def _answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(FORBIDDEN)))
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
         self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(FORBIDDEN if self.command != "HEAD" else b"")
+        self.wfile.write(self.body if self.command != "HEAD" else b"")
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer
 
@@ -75,15 +76,35 @@ def test_a_store_that_cannot_be_asked(
     assert str(caught.value).startswith("s3://bucket/corpus: ") and words in str(caught.value)
 
 
-def test_a_store_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Forbids) as server:
+READ = "read"
+CREATE = "create"
+LOOK = "exists"
+FIND = "find"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "asked", "words"),
+    [
+        (403, "AccessDenied", (READ, CREATE, LOOK), "(PermissionError); let these credentials list, read, write and"),
+        (400, "ExpiredToken", (FIND,), "or give others (these may have expired)"),
+        (400, "ExpiredToken", (LOOK,), "the credentials may have expired: give others"),
+        (501, "NotImplemented", (CREATE,), "files only where there are none (If-None-Match)"),
+        (301, "Moved", (LOOK,), "the store redirects every request; correct its address (https://?) and the region"),
+    ],
+)
+def test_a_store_that_refuses(
+    monkeypatch: pytest.MonkeyPatch, status: int, code: str, asked: tuple[str, ...], words: str
+) -> None:
+    handler = type("Handler", (_Answers,), {"status": status, "body": ERROR.format(code=code).encode()})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         store = Store("s3://bucket/corpus")
         try:
-            for ask in (lambda: store.read("corpus.json"), lambda: store.create("x", b"1"), lambda: store.find("y")):
-                with pytest.raises(RemoteError, match=r"PermissionError\); let these credentials"):
-                    ask()
+            for one in asked:
+                with pytest.raises(RemoteError) as caught:
+                    getattr(store, one)(*("x", b"1")[: 1 + (one == CREATE)])
+                assert words in str(caught.value), one
         finally:
             server.shutdown()
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError, PipelineError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError, MissingError, PipelineError, StorageError
+from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.replacing import replacing_file
 from pipeline.storage.store import Store
 
@@ -25,6 +26,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return Store(str(tmp_path / "corpus"))
     return Store(f"{request.getfixturevalue('bucket')}/corpus")
+
+
+def test_chained_urls_are_refused(tmp_path: Path) -> None:
+    for open_it in (Store, lambda url: replacing_file(url).__enter__(), lambda url: ExportTarget(url, "/corpus")):
+        for url in (f"{tmp_path}/a::b", "simplecache::s3://bucket/corpus"):
+            with pytest.raises(ConfigError, match=r"::.* holds ::, which makes a chained URL; give a folder"):
+                open_it(url)
 
 
 def test_only_the_first_creates(store: Store) -> None:
