@@ -58,7 +58,7 @@ def test_a_wrong_result_is_refused(table: pa.Table, message: str) -> None:
         layout.checked("status", table, layout.schema("status"), 3)
 
 
-def test_no_name_is_used_twice() -> None:
-    names = {layout.data_path("status", "0123456789ab-00000", "f" * 32) for _ in range(200)}
-    assert len(names) == 200
+def test_another_attempt_has_another_name() -> None:
+    names = {layout.data_path("status", "0123456789ab-00000", "f" * 32) for _ in range(3)}
+    assert len(names) == 3  # but for one time in five million
     assert {layout.data_owner(name) for name in names} == {("0123456789ab-00000", "ffffffff")}
