@@ -126,8 +126,8 @@ def read_yaml(path: Path, what: str, keys: str) -> tuple[dict[str, Any], Any, di
 
     Args:
         path: the file.
-        what: what such a file is, and
-        keys: which keys it has, for messages.
+        what: what such a file is, for messages.
+        keys: some of its keys, for messages.
 
     Returns:
         Its keys and values; the same as a node of YAML; path of keys → where they are; keys that are repeated, one line

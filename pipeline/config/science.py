@@ -378,7 +378,5 @@ def _explained(
     path: Path, error: ValidationError, places: Mapping[tuple[str, ...], str], data: Any, kind: type[BaseModel]
 ) -> str:
     found = causes([dict(one) for one in error.errors()], data)
-    whole = [
-        f"{path}: {one['ctx']['error']}" for one in found if not one["loc"]
-    ]  # of settings that do not fit together
-    return "\n".join([*whole, *(line for one in found for line in explain(path, one, places, data, kind))])
+    together = [f"{path}: {one['ctx']['error']}" for one in found if not one["loc"]]  # of settings that do not fit
+    return "\n".join([*together, *(line for one in found for line in explain(path, one, places, data, kind))])
