@@ -8,6 +8,7 @@ on one node. Cost: about 6 seconds to start.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import importlib
@@ -29,6 +30,7 @@ from typing import Any
 from launchers import ray_data
 from launchers.devices import allowed_cpus, devices
 from pipeline.base.errors import PipelineError
+from pipeline.base.formats import size
 from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
@@ -43,6 +45,11 @@ ENDED = (
 )
 ENVIRONMENT_AGENT = "runtime_env/agent/main.py"  # what that process is called at first
 STARTS, TOO_SLOW = 3, "timed out during startup"
+NOT_STARTED = (
+    "this machine is too busy, or allows too few processes and threads (ulimit -u, or pids.max of a container); end "
+    "other programs, raise the limit, or use --launcher inline"
+)
+ROOM = 50 << 20  # bytes that Ray's logs and sockets need, roughly
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -69,6 +76,7 @@ def ray_on_this_machine() -> Iterator[None]:
         yield
         return
     _delete_abandoned(_short_base())
+    _check_room(_short_base())
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir=_short_base()))  # 0700, which Ray would undo
     try:
         with _privacy(), _held(folder):
@@ -77,7 +85,8 @@ def ray_on_this_machine() -> Iterator[None]:
                     _start(folder)
                 yield
             finally:
-                ray.shutdown()
+                if not _stuck:
+                    ray.shutdown()
                 _end_processes(folder)
     finally:
         _delete(folder)
@@ -192,13 +201,44 @@ def _start(folder: Path) -> None:
         except Exception as error:  # Ray raises no more specific class
             if TOO_SLOW not in str(error):
                 raise
-            ray.shutdown()
+            if not _is_shut_down():
+                raise PipelineError(f"Ray did not start within 30 s: {NOT_STARTED}") from error
         else:
             return
-    raise PipelineError(
-        f"Ray did not start within 30 s, {STARTS} times in a row: this machine is too busy; end other programs, or "
-        "use --launcher inline"
-    )
+    raise PipelineError(f"Ray did not start within 30 s, {STARTS} times in a row: {NOT_STARTED}")
+
+
+_stuck: list[threading.Thread] = []  # that wait for Ray's end in vain
+
+
+def _is_shut_down() -> bool:
+    """Shut Ray down, and return whether that came to an end: it waits for ever for threads that could not start."""
+    import ray
+
+    thread = threading.Thread(target=ray.shutdown, daemon=True)
+    thread.start()
+    thread.join(ENDS)
+    if thread.is_alive():
+        _stuck.append(thread)
+        atexit.register(_leave)
+    return not _stuck
+
+
+def _leave() -> None:
+    """End this process without what Ray does at its end, which would not come to an end either."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _check_room(base: str) -> None:
+    """Raise `PipelineError` if the folder for temporary files is nearly full: Ray would start its workers for ever."""
+    free = shutil.disk_usage(base).free
+    if free < ROOM:
+        raise PipelineError(
+            f"{base} has {size(free)} free, and Ray needs {size(ROOM)} there: make room, set TMPDIR to another folder, "
+            "or use --launcher inline"
+        )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import signal
 import socket
 import threading
 import time
@@ -33,9 +34,10 @@ from pipeline.storage.store import Store
 ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
 CONNECT_SECONDS = 10.0  # for an address to take a connection
 LOOK_SECONDS, LOOKS = 2.0, 3  # between looks for the head of the cluster; how many it misses before that is told
+GONE_SECONDS = 50.0  # that the head may be away; Ray ends this process after 60, and then its run is not closed
 HEAD_IS_GONE = (
-    "\nThe head of the Ray cluster, {place}, takes no connections: it has ended, or the network is interrupted. Ray "
-    "ends this process if the head stays away for a minute. Finished work is kept: once the cluster is up again, run "
+    "\nThe head of the Ray cluster, {place}, takes no connections: it has ended, or the network is interrupted. "
+    "This command ends if the head stays away for a minute. Finished work is kept: once the cluster is up again, run "
     "the same command again.\n"
 )
 HEAD_IS_BACK = "The head of the Ray cluster takes connections again.\n"
@@ -105,8 +107,8 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _end_of_head_is_told() -> Iterator[None]:
-    """Tell, on stderr, if the head of the cluster goes away within the `with` block: Ray waits a minute for it and then
-    ends this process without a word.
+    """Tell, on stderr, if the head of the cluster goes away within the `with` block, and ask this process to stop
+    before Ray ends it, which it does after a minute and without a word.
     """
     import ray
 
@@ -120,18 +122,21 @@ def _end_of_head_is_told() -> Iterator[None]:
 
 def _watch_head(place: str, over: threading.Event) -> None:
     host, _, port = place.rpartition(":")
-    missed = 0
-    while not over.wait(LOOK_SECONDS):
+    missed, seen = 0, time.monotonic()
+    while not (over.wait(LOOK_SECONDS) or is_asked_to_stop()):
         try:
             socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS).close()
         except OSError:
             missed += 1
-            if missed == LOOKS and not (over.is_set() or is_asked_to_stop()):
+            if missed == LOOKS:
                 os.write(2, HEAD_IS_GONE.format(place=place).encode())
+            if time.monotonic() - seen > GONE_SECONDS:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
         else:
             if missed >= LOOKS:
                 os.write(2, HEAD_IS_BACK.encode())
-            missed = 0
+            missed, seen = 0, time.monotonic()
 
 
 def _check_listening(address: str) -> None:

@@ -141,6 +141,12 @@ def main() -> None:
             raise
         _say_error(_said_of_output(error) or _said_of_working_directory(error) or str(error))
         sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
+    except (MemoryError, RuntimeError) as error:
+        lacks = _said_of_limits(error)
+        if lacks is None:
+            raise
+        _say_error(lacks)
+        sys.exit(1)
     sys.exit(result or 0)
 
 
@@ -151,6 +157,21 @@ def _said_of_output(error: Exception) -> str | None:
     if not printing or not isinstance(error, OSError):
         return None
     return f"standard output cannot be written: {error.strerror}; what the command does may be unfinished"
+
+
+def _said_of_limits(error: Exception) -> str | None:
+    """Return what to say if the system gave no more memory or threads."""
+    if isinstance(error, MemoryError):
+        return (
+            f"memory ran out ({str(error) or 'MemoryError'}): this process may have too little (ulimit -v, or the "
+            "limit of its container or job); finished work is kept"
+        )
+    if str(error) == "can't start new thread":
+        return (
+            "the system allows no more threads: raise the limit (ulimit -u, ulimit -v, or pids.max of a container); "
+            "finished work is kept"
+        )
+    return None
 
 
 def _said_of_working_directory(error: Exception) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launchers.local import LOCK, LONGEST_BASE, NO_CLUSTER, _delete_abandoned, _held
+from launchers.local import LOCK, LONGEST_BASE, NO_CLUSTER, _check_room, _delete_abandoned, _held
+from pipeline.base.errors import PipelineError
 
 HOLD = """
 import json, os, sys
@@ -60,6 +62,22 @@ with local.ray_on_this_machine(), local.end_of_ray_is_told():
                 process.kill()
                 killed = True
     ray.get(waits)
+"""
+STUCK = """
+import threading
+import ray
+from launchers import local
+from pipeline.base.errors import PipelineError
+
+def never(*_, **__):
+    raise RuntimeError("timed out during startup")
+
+local.ENDS, ray.init, ray.shutdown = 0.2, never, threading.Event().wait
+try:
+    with local.ray_on_this_machine():
+        raise AssertionError
+except PipelineError as error:
+    print(error)
 """
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
@@ -125,6 +143,22 @@ def test_an_interrupted_start_leaves_no_process_and_no_folder(base: Path) -> Non
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=600)
     assert (shown.returncode, shown.stdout) == (0, "[]\n"), shown
     assert not list(base.iterdir())
+
+
+def test_a_start_that_cannot_be_undone_ends_the_process(base: Path) -> None:
+    command = [sys.executable, "-c", STUCK]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=90)
+    assert shown.returncode == 1 and "Ray did not start within 30 s: this machine is too busy, or" in shown.stdout, (
+        shown
+    )
+    assert not list(base.iterdir())
+
+
+def test_a_full_folder_for_temporary_files_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _check_room(str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 4096, 4096))
+    with pytest.raises(PipelineError, match=r"has 4\.1 kB free, and Ray needs 52\.4 MB there: make room, set TMPDIR"):
+        _check_room(str(tmp_path))
 
 
 @pytest.mark.slow

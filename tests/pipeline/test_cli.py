@@ -305,3 +305,21 @@ except SystemExit:
     environment = unset | {"OMP_DISPLAY_ENV": "verbose"} | given
     ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert re.search(rf"GOMP_SPINCOUNT = {found}", ran.stderr), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            "MemoryError('Unable to allocate 256. MiB')",
+            "memory ran out (Unable to allocate 256. MiB): this process may",
+        ),
+        ("MemoryError()", "memory ran out (MemoryError): this process may have too little (ulimit -v, or the limit of"),
+        ('RuntimeError("can\'t start new thread")', "the system allows no more threads: raise the limit (ulimit -u,"),
+    ],
+)
+def test_what_the_system_does_not_give_is_told(error: str, told: str) -> None:
+    program = f"from pipeline import cli\ndef fails(**_): raise {error}\ncli.app = fails\ncli.main()"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    said = " ".join(ran.stderr.split())
+    assert ran.returncode == 1 and told in said and said.endswith("finished work is kept"), ran
