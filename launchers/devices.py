@@ -1,10 +1,18 @@
-"""The devices of this machine, and the CPUs that this process may use."""
+"""The devices of this machine, and the CPUs, processes and threads that this process may use."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import math
 import os
+import resource
+from pathlib import Path
+from typing import Any
 
 from stages.cores import cores
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def devices() -> list[str]:
@@ -21,3 +29,32 @@ def allowed_cpus() -> int:
     present = os.cpu_count() or 1
     given = int(os.environ.get("SLURM_CPUS_ON_NODE", present))  # not every site binds jobs to their CPUs
     return min(given, cores())
+
+
+def threads_left() -> float:
+    """Return how many more processes and threads the system allows this process: by the limits of its control groups
+    (`pids.max`), and of its user (`ulimit -u`), who is not root. Infinite where no limit is known. Linux only.
+    """
+    found = [math.inf]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controller, path = line.split(":", 2)
+            if controller in ("", "pids"):  # of version 2, or 1
+                folder = CGROUPS / controller / path.lstrip("/")
+                found += [_left_in(one) for one in (folder, *folder.parents)]
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if limit != resource.RLIM_INFINITY and os.getuid():
+        psutil: Any = importlib.import_module("psutil")  # which Ray brings
+        mine = psutil.process_iter(["uids", "num_threads"])
+        have = sum(
+            one.info["num_threads"] or 0 for one in mine if one.info["uids"] and one.info["uids"].real == os.getuid()
+        )
+        found.append(limit - have)
+    return min(found)
+
+
+def _left_in(group: Path) -> float:
+    try:
+        return int((group / "pids.max").read_text()) - int((group / "pids.current").read_text())
+    except (OSError, ValueError):  # there is no such group, or no limit ("max")
+        return math.inf

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from launchers import ray_data
-from launchers.devices import allowed_cpus, devices
+from launchers.devices import allowed_cpus, devices, threads_left
 from pipeline.base.errors import PipelineError
 from pipeline.base.formats import size
 from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
@@ -50,6 +50,7 @@ NOT_STARTED = (
     "other programs, raise the limit, or use --launcher inline"
 )
 ROOM = 50 << 20  # bytes that Ray's logs and sockets need, roughly
+THREADS = 300  # that Ray needs at least, with its processes; 330 were counted on two cores
 OBJECT_STORE = 256 << 20  # bytes, for descriptors of 100 bytes; Ray's default is a third of the machine's memory
 ENVIRONMENT = {  # environment of this process and, through it, of Ray's processes
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -232,7 +233,14 @@ def _leave() -> None:
 
 
 def _check_room(base: str) -> None:
-    """Raise `PipelineError` if the folder for temporary files is nearly full: Ray would start its workers for ever."""
+    """Raise `PipelineError` if the folder for temporary files is nearly full, or too few threads are allowed: Ray would
+    start its workers for ever, or abort this process.
+    """
+    if (threads := threads_left()) < THREADS:
+        raise PipelineError(
+            f"this process may start {threads:.0f} more processes and threads (pids.max of its container or job, or "
+            f"ulimit -u), and Ray needs at least {THREADS}: raise the limit, or use --launcher inline"
+        )
     free = shutil.disk_usage(base).free
     if free < ROOM:
         raise PipelineError(

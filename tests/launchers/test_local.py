@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launchers import devices
 from launchers.local import LOCK, LONGEST_BASE, NO_CLUSTER, _check_room, _delete_abandoned, _held
 from pipeline.base.errors import PipelineError
 
@@ -152,6 +153,19 @@ def test_a_start_that_cannot_be_undone_ends_the_process(base: Path) -> None:
         shown
     )
     assert not list(base.iterdir())
+
+
+def test_too_few_threads_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(devices, "CGROUPS", tmp_path)
+    path = next(line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line)
+    assert devices.threads_left() > 10_000
+    (tmp_path / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for name, value in (("max", "100"), ("current", "39")):
+        (tmp_path / path.lstrip("/") / f"pids.{name}").write_text(f"{value}\n")
+    with pytest.raises(PipelineError, match="may start 61 more processes and threads .* Ray needs at least 300"):
+        _check_room(str(tmp_path))
+    (tmp_path / path.lstrip("/") / "pids.max").write_text("max\n")
+    _check_room(str(tmp_path))
 
 
 def test_a_full_folder_for_temporary_files_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
