@@ -45,11 +45,9 @@ def threads_left() -> float:
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if limit != resource.RLIM_INFINITY and os.getuid():
         psutil: Any = importlib.import_module("psutil")  # which Ray brings
-        mine = psutil.process_iter(["uids", "num_threads"])
-        have = sum(
-            one.info["num_threads"] or 0 for one in mine if one.info["uids"] and one.info["uids"].real == os.getuid()
-        )
-        found.append(limit - have)
+        every = (one.info for one in psutil.process_iter(["uids", "num_threads"]))
+        mine = [one["num_threads"] or 0 for one in every if one["uids"] and one["uids"].real == os.getuid()]
+        found.append(limit - sum(mine))
     return min(found)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from launchers.devices import allowed_cpus, devices
 from pipeline.base.formats import duration
 from pipeline.corpus.events import Event
-from pipeline.planning.estimate import sentences_to_come
+from pipeline.planning.estimate import estimate_of
 from pipeline.planning.plan import Plan
 from pipeline.planning.workload import busy_seconds_of
 
@@ -59,15 +59,15 @@ def kind_of(plan: Plan) -> str:
     settings = plan.config.launcher
     if settings.kind == "slurm":
         return settings.inside  # in a task of an array
-    return choose(plan)[0] if settings.kind == "auto" else settings.kind
+    return choose(plan, estimate_of(plan).sentences)[0] if settings.kind == "auto" else settings.kind
 
 
-def choose(plan: Plan) -> tuple[str, str]:
-    """Choose, for `launcher: auto`, what this machine uses for the remaining work, and say why."""
+def choose(plan: Plan, new: float) -> tuple[str, str]:
+    """Choose, for `launcher: auto`, what this machine uses for the remaining work, and say why; new: how many
+    sentences segmenting will yield.
+    """
     gpus, cores = devices().count("cuda"), allowed_cpus()
-    return choose_for(
-        busy_seconds_of(plan, sentences_to_come(plan), cores, gpus), cores, gpus, plan.config.launcher.segmenters
-    )
+    return choose_for(busy_seconds_of(plan, new, cores, gpus), cores, gpus, plan.config.launcher.segmenters)
 
 
 def choose_for(seconds: float, cores: int, gpus: int, segmenters: int | None = None) -> tuple[str, str]:

@@ -35,6 +35,9 @@ from pipeline.storage.store import Store
 from pipeline.training.status import TrainingStatus, training_status
 
 LOG_WIDTH = 160  # of what workers print
+LOST = (  # errors of Ray that mean that the head, or this machine's part of the cluster, is gone
+    "ActorUnavailableError", "LocalRayletDiedError", "NodeDiedError", "OwnerDiedError", "RaySystemError", "RpcError",
+)  # fmt: skip
 
 
 def spread(
@@ -111,7 +114,10 @@ def _fit(
     except RayTaskError:  # a fault of the code
         raise
     except RayError as error:
-        said = str(error).strip().split("\n")[0]
+        said = str(error).strip()
+        if type(error).__name__ not in LOST:
+            raise CorpusError(f"training with Ray failed: {said} ({type(error).__name__})") from error
+        said = said.split("\n")[0]
         raise CorpusError(
             f"the Ray cluster was lost ({said}); checkpoints are kept: once it is up again, run the same command again"
         ) from error

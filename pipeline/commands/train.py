@@ -26,7 +26,7 @@ from pipeline.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.config.train import TrainSettings
+    from pipeline.config.train import Plans, TrainSettings
 
 Guidance = Annotated[
     float | None,
@@ -115,13 +115,15 @@ def index(
 
       pipeline index runs/chats --answers answer_start --min-sentences 2
     """
+    from pipeline.base.errors import ConfigError
     from pipeline.select.command import SelectOptions
     from pipeline.training.data.command import index_corpus
 
+    if plans and given_plans:
+        raise ConfigError("--plans and --given-plans are two kinds of plans; give one of them")
     rules = SelectOptions(where, broken, min_sentences)
-    index_corpus(
-        out, place, open_corpus(place), rules, answers, "column" if given_plans else "headline" if plans else "none"
-    )
+    chosen: Plans = "column" if given_plans else "headline" if plans else "none"
+    index_corpus(out, place, open_corpus(place), rules, answers, chosen)
 
 
 def train(

@@ -272,6 +272,7 @@ class Science:
     evaluated: str = "select.where"  # which of its keys says what is evaluated
     trained_on: Mapping[str, RunConfig] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[tuple[str, ...], str] = field(default_factory=dict)  # path of keys → where the file has them
 
     def config(self, row: str, seed: int, steps: int | None = None, name: str | None = None) -> RunConfig:
         """Return the configuration of one training.
@@ -306,17 +307,19 @@ class Science:
         try:
             return TrainSettings.model_validate_json(json.dumps(asked))
         except ValidationError as error:
-            raise ConfigError(
-                _explained(Path(f"{self.section}.{row}.train"), error, {}, asked, TrainSettings)
-            ) from error
+            places: dict[tuple[str, ...], str] = {}
+            for start in (("train",), (self.section, row, "train")):  # settings of the row come before those of all
+                places |= {key[len(start) :]: at for key, at in self.places.items() if key[: len(start)] == start}
+            section = Path(f"{self.section}.{row}.train")
+            raise ConfigError(_explained(section, error, places, asked, TrainSettings)) from error
 
 
 def load_science(path: Path) -> Science:
     """Read the file and check all that can be known before anything is trained. Raises `ConfigError`, `CardError`."""
-    settings = _read(path, ScienceSettings, "conf/science.yaml")
+    settings, places = _read(path, ScienceSettings, "conf/science.yaml")
     here = path.resolve().parent
     corpus = load_config(here / settings.corpus, ["train=null"])
-    return _checked(path, Science(settings, corpus, _output(settings, here), here))
+    return _checked(path, Science(settings, corpus, _output(settings, here), here, places=places))
 
 
 def load_ablation(path: Path) -> Science:
@@ -324,7 +327,7 @@ def load_ablation(path: Path) -> Science:
 
     Raises `ConfigError` or `CardError` for what cannot be.
     """
-    settings = _read(path, AblationSettings, "conf/ablation.yaml")
+    settings, places = _read(path, AblationSettings, "conf/ablation.yaml")
     here = path.resolve().parent
     corpus = load_config(here / settings.corpus, ["train=null"])
     trained_on = {ALL: corpus.model_copy(update={"select": None})}
@@ -340,19 +343,22 @@ def load_ablation(path: Path) -> Science:
         "held_out",
         trained_on,
         {row: settings.name_of(row) for row in trained_on},
+        places,
     )
     return _checked(path, science)
 
 
-def _read(path: Path, kind: type[Kind], example: str) -> Kind:
+def _read(path: Path, kind: type[Kind], example: str) -> tuple[Kind, dict[tuple[str, ...], str]]:
     data, _, places, repeated = read_yaml(path, f"a file like {example}", "corpus, output, seeds …")
+    text = json.dumps(data, default=str)
+    data = json.loads(text)  # keys are texts
     try:
-        settings = kind.model_validate_json(json.dumps(data, default=str))
+        settings = kind.model_validate_json(text)
     except ValidationError as error:
         raise ConfigError("\n".join([*repeated, _explained(path, error, places, data, kind)])) from error
     if repeated:
         raise ConfigError("\n".join(repeated))
-    return settings
+    return settings, places
 
 
 def _output(settings: _ComparisonSettings, here: Path) -> str:

@@ -169,12 +169,15 @@ def _before(state: RunState) -> str:
 
 
 def _next(state: RunState) -> str:
-    """Say what the job that follows the last array does: it decides, or waits for a reason that is not the array."""
+    """Say what the job that follows the last array does: it decides, or waits for a reason that is not the array.
+
+    Empty if it ended early, which is told by itself.
+    """
     job = (state.holder.get("jobs") or [""])[-1]
     word, _, why = state.jobs.get(job, "").partition(" ")
     if word == "PENDING" and why not in ("", "(Dependency)"):
         return f"job {job}, which decides what comes next, waits {why}"
-    return _ended_early(state) or "what comes next is being decided"
+    return "" if _ended_early(state) else "what comes next is being decided"
 
 
 def _ended_early(state: RunState) -> str:
@@ -221,7 +224,7 @@ def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str
     )
     now = f"{number(pace)}/s now, " if pace is not None else ""
     left = f", {duration(phase.left)} left" if phase.left else ""
-    left += f"; {coming}" if phase.claims and phase.done == phase.claims else ""
+    left += f"; {coming}" if coming and phase.claims and phase.done == phase.claims else ""
     rows.append((" ", f"{now}{number(phase.rate)} sentences/s over the phase, {took}{left}"))
     return rows
 

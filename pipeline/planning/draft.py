@@ -185,7 +185,9 @@ def _choose_columns(found: Draft, group: FileGroup, seen: RecordSample, settings
     kept = columns.metadata(seen, {found.text, found.id, lang})
     found.reserved = [one for one in kept if one in layout.RESERVED_COLUMNS]
     found.keep = [one for one in kept if one not in layout.RESERVED_COLUMNS][:KEPT]
-    found.lists = [one for one in found.keep if columns.holds_lists(seen, one)]
+    found.lists = [one for one in found.keep if one not in layout.PLAN_COLUMNS and columns.holds_lists(seen, one)]
+    if found.lists:  # with a section plans, their names are the corpus's own
+        found.keep = [one for one in found.keep if one not in layout.PLAN_COLUMNS]
     _note_other_texts(found, seen, sum(map(len, texts)), parquet)
     found.documents, found.counted = (len(seen.values), True) if seen.whole else _documents(group, seen, settings)
     return texts

@@ -86,9 +86,17 @@ class Estimate:
 
 def estimate_of(plan: Plan) -> Estimate:
     """Return an estimate of what is left of a plan."""
+    sentences = variance = 0.0
+    documents = 0
     texts = Texts()
-    sentences, variance, documents = _to_come(plan, texts)
+    chunks = ChunkTable.of(plan.chunks_to_segment())
     work = plan.work.get(SEGMENT)
+    if work and work.sentences_left and _cut_alike(work.reasons):
+        sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
+    elif len(chunks):
+        done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
+        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
+            sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
     each = texts.tokens_per_sentence(plan.config) or _known_tokens(plan)
     relative = math.sqrt(variance) / sentences if sentences else 0.0
     card, segment = load_card(plan.config.segment.model), plan.config.segment
@@ -103,26 +111,6 @@ def estimate_of(plan: Plan) -> Estimate:
     stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
     tokens = sentences * each if each else None
     return Estimate(sentences, relative, tokens, documents, _stored_bytes(plan, stages), tuple(warnings), stages)
-
-
-def sentences_to_come(plan: Plan) -> float:
-    """Return about how many sentences segmenting will yield."""
-    return _to_come(plan, Texts())[0]
-
-
-def _to_come(plan: Plan, texts: Texts) -> tuple[float, float, int]:
-    """Return the sentences that segmenting will yield, the variance of that, and how many documents were examined."""
-    sentences = variance = 0.0
-    documents = 0
-    chunks = ChunkTable.of(plan.chunks_to_segment())
-    work = plan.work.get(SEGMENT)
-    if work and work.sentences_left and _cut_alike(work.reasons):
-        sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
-    elif len(chunks):
-        done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
-        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
-            sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
-    return sentences, variance, documents
 
 
 def _cut_alike(reasons: Iterable[str]) -> bool:
@@ -275,10 +263,10 @@ def _stored_bytes(plan: Plan, stages: Mapping[str, StageEstimate]) -> float:
     return sum(storage_of(plan.config, measured, family, left).total for family, left in rows.items())
 
 
-def kept_estimate(plan: Plan) -> bytes:
+def kept_estimate(plan: Plan, estimate: Estimate) -> bytes:
     """Return an estimate to store in the folder of a new run, with what the corpus held at that time."""
     before = _amounts(getattr(plan.chunks, "total", {}), plan.work)
-    value = asdict(estimate_of(plan)) | {"before": before, "again": is_made_again(plan)}
+    value = asdict(estimate) | {"before": before, "again": is_made_again(plan)}
     return json.dumps(value, indent=1).encode()
 
 

@@ -48,7 +48,7 @@ from pipeline.corpus.runs import (
 from pipeline.corpus.states import States, View, forget_gone
 from pipeline.inputs import Chunk
 from pipeline.planning.estimate import FILE as ESTIMATE
-from pipeline.planning.estimate import kept_estimate
+from pipeline.planning.estimate import estimate_of, kept_estimate
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
@@ -82,7 +82,8 @@ class Backend:
 
     `launch`: do a plan here; `device`: where fits compute; `train`: train, or hand the training over; `submit`: hand
     the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `choose`: which launcher
-    `auto` stands for, and why; `close`: end what was started for launching.
+    `auto` stands for with a plan and how many sentences segmenting will yield, and why; `close`: end what was started
+    for launching.
     """
 
     launch: Launch
@@ -90,7 +91,7 @@ class Backend:
     train: Callable[[Console, RunConfig], object]
     submit: Submit | None = None
     jobs_alive: Callable[[Sequence[str]], bool] = lambda jobs: True
-    choose: Callable[[Plan], tuple[str, str]] = lambda plan: ("inline", "no other launcher is available")
+    choose: Callable[[Plan, float], tuple[str, str]] = lambda plan, new: ("inline", "no other launcher is available")
     close: Callable[[], None] = lambda: None
 
 
@@ -160,11 +161,12 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             with _kept(lease, config):
                 forget_gone(plan.chunks)  # which writes ledgers again
                 plan, seen = plan_run(config, options, options.refit, _chunks(plan))
-        with announced(console, "loading libraries"):
-            config, plan, why = _with_launcher(config, plan, backend)
+        with announced(console, "loading libraries"), _kept(lease, config):
+            estimate = estimate_of(plan)
+            config, plan, why = _with_launcher(config, plan, backend, estimate.sentences)
         check_held(lease)
         record = RunRecord(store, plan.config, seen.keeping_contents(change.before) if change else seen)
-        store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan))
+        store.write(f"{record.folder}/{ESTIMATE}", kept_estimate(plan, estimate))
         set_holder(lease, who | {"launcher": config.launcher.kind, "run": record.folder})
         if not lease.beat():  # who took over before the lease named the run could not ask it to stop
             store.delete_folder(record.folder)
@@ -271,13 +273,13 @@ def _check_consent(console: Console, change: ViewChange | None, options: RunOpti
         raise ConfigError("Nothing was changed: restore the inputs, or give another `output`")
 
 
-def _with_launcher(config: RunConfig, plan: Plan, backend: Backend) -> tuple[RunConfig, Plan, str]:
+def _with_launcher(config: RunConfig, plan: Plan, backend: Backend, new: float) -> tuple[RunConfig, Plan, str]:
     """Return the configuration with the launcher that `auto` stands for, which the run's record then names, and the
     reason in brackets.
     """
     if config.launcher.kind != "auto":
         return config, plan, ""
-    kind, why = backend.choose(plan)
+    kind, why = backend.choose(plan, new)
     chosen = {"launcher": config.launcher.model_copy(update={"kind": kind})}
     return config.model_copy(update=chosen), replace(plan, config=plan.config.model_copy(update=chosen)), f" ({why})"
 

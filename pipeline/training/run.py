@@ -386,8 +386,9 @@ def _pin(
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
         f"{counted(documents, 'document')} (index {index.digest[:12]})",
     )
-    for line in said_of_plans(index):
-        print_plain(console, line)
+    for url, one in zip(["", *(one.path for one in settings.corpora)], [index, *mixed], strict=True):
+        for line in said_of_plans(one):
+            print_plain(console, f"{line}{url and f' in {url}'}")
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         print_plain(
             console,

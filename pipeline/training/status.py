@@ -116,7 +116,8 @@ def _stands(store: Store, run: str) -> TrainingStatus:
     except CorpusError as error:
         return TrainingStatus(run, 0, 0, False, damaged=visible(str(error)))
     if found.finished and not store.exists(f"{run}/{WEIGHTS}"):
-        return replace(found, damaged=f"its {WEIGHTS} is gone; restore it, or {BOTH_FROM_CHECKPOINT}")
+        again = BOTH_FROM_CHECKPOINT if found.steps else "train it again (pipeline train --fresh)"
+        return replace(found, damaged=f"its {WEIGHTS} is gone; restore it, or {again}")
     return found
 
 

@@ -122,10 +122,11 @@ def plans_of(value: Any) -> list[str]:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             parsed = json.loads(value)
+            if isinstance(parsed, list) and all(one is None or isinstance(one, str) for one in parsed):
+                "".join(one or "" for one in parsed).encode()  # half a character, as an escape, is a ValueError
+                value = parsed
         except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, list) and all(one is None or isinstance(one, str) for one in parsed):
-            value = parsed
+            pass
     values = value if isinstance(value, list) else [value]
     return ["" if one is None else str(one).strip() for one in values]
 

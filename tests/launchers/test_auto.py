@@ -13,7 +13,7 @@ from launchers.devices import devices
 from launchers.launch import SHORT_SECONDS, choose_for
 from launchers.segmenting_process import SegmentingProcess
 from pipeline.config.load import load_config
-from pipeline.planning.estimate import sentences_to_come
+from pipeline.planning.estimate import estimate_of
 from pipeline.planning.plan import Plan, make_plan
 from pipeline.planning.workload import busy_seconds_of
 from pipeline.run.tasks import PartTask, _Attempts
@@ -45,7 +45,7 @@ def test_what_is_taken(seconds: float, cores: int, gpus: int, segmenters: int | 
 
 
 def busy(plan: Plan, cores: int, gpus: int) -> float:
-    return busy_seconds_of(plan, sentences_to_come(plan), cores, gpus)
+    return busy_seconds_of(plan, estimate_of(plan).sentences, cores, gpus)
 
 
 def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config: MakeConfig, tmp_path: Path) -> None:

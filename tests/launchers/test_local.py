@@ -158,11 +158,10 @@ def test_a_start_that_cannot_be_undone_ends_the_process(base: Path) -> None:
 def test_too_few_threads_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "CGROUPS", tmp_path)
     path = next(line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line)
-    assert devices.threads_left() > 10_000
     (tmp_path / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     for name, value in (("max", "100"), ("current", "39")):
         (tmp_path / path.lstrip("/") / f"pids.{name}").write_text(f"{value}\n")
-    with pytest.raises(PipelineError, match="may start 61 more processes and threads .* Ray needs at least 300"):
+    with pytest.raises(PipelineError, match=r"may start 61 more processes and threads .* Ray needs at least 300"):
         _check_room(str(tmp_path))
     (tmp_path / path.lstrip("/") / "pids.max").write_text("max\n")
     _check_room(str(tmp_path))

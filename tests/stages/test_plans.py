@@ -89,6 +89,7 @@ def test_a_list_in_a_column_of_texts_is_that_list() -> None:
     assert plans_of('["one", null, " two "]') == ["one", "", "two"]
     for text in ("[1] Introduction", "[1, 2]", "[" * 100_000, "[not json"):
         assert plans_of(text) == [text]
+    assert plans_of('["half \\ud83d a character"]') == ['["half \\ud83d a character"]']
     assert plans_of(None) == [""] and plans_of([]) == [] and plans_of([2010, None]) == ["2010", ""]
 
 

@@ -45,7 +45,9 @@ def test_a_model_without_its_weights_is_not_called_trained(tmp_path: Path) -> No
     assert shown() == (True, "train/x: trained, 6 steps\n")
     store.delete(f"train/x/{WEIGHTS}")
     fine, told = shown()
-    assert not fine and told.startswith("train/x: its model.safetensors is gone; restore it, or delete model.json and")
+    assert not fine and told.startswith("train/x: its model.safetensors is gone; restore it, or train it again")
+    store.write("train/x/checkpoints/step-00000006.json", b"")
+    assert "restore it, or delete model.json and run pipeline train" in shown()[1]
 
 
 AWAY = "squeue: Unable to contact slurm controller (connect failure)"

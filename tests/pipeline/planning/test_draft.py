@@ -102,7 +102,7 @@ def test_shares_of_languages_are_of_documents_and_tables_have_a_hint(tmp_path: P
 
 def test_what_may_be_uncommented_is_valid(tmp_path: Path) -> None:
     rows = sample_documents("libreoffice-eng", 2)
-    write_jsonl(tmp_path / "data.jsonl", [one | {"topics": ["a", None], "sizes": [1]} for one in rows])
+    write_jsonl(tmp_path / "data.jsonl", [one | {"plan": ["b"], "topics": ["a", None], "sizes": [1]} for one in rows])
     drafted("data.jsonl")
     lines = (tmp_path / "corpus.yaml").read_text().split("\n")
     begin = lines.index("# What to uncomment next:")

@@ -176,7 +176,9 @@ def test_the_example_fits_the_sample() -> None:
         ({"selections": {"x": "charz > 5"}}, "selections.x: select: there is no column charz; did you mean chars"),
         ({"selections": {"x": "chars >"}}, "selections.x: select"),
         ({"selections": {"x": {"train": {"weights": "fragility"}}}}, "selections.x: "),
-        ({"selections": {"x": {"train": {"lr": -1}}}}, "selections.x.train: lr is -1; allowed: greater than 0"),
+        ({"selections": {"x": {"train": {"lr": -1}}}}, "ablation.yaml:12: lr is -1; allowed: greater than 0"),
+        ({"train": {"bach_concepts": 3}}, "unknown key bach_concepts; did you mean batch_concepts?"),
+        ({"selections": {5: {"where": 3}}}, "selections.5.where is 3; allowed: string"),
         ({"selections": {"x": {"corpus": "none.yaml"}}}, "none.yaml"),
         (
             {"selections": {"x": {"preset": "gopher-quality", "train": {"lr": 0.1}}}},

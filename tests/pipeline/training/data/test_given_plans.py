@@ -151,7 +151,7 @@ def test_plans_count_as_the_sentence_behind_them_also_where_an_answer_begins_in_
             counts and (structure or not there) for there, (*_, counts) in zip(added, other, strict=True)
         ]
     plain = [sum(text == "Saving file 3" for text, *_ in one) for one in found]
-    assert max(plain) in (0, 2)  # before the prompt and again before the answer in the same paragraph
+    assert max(plain) == 2  # before the prompt and again before the answer in the same paragraph
 
 
 def test_a_given_plan_has_the_weight_one_and_sentences_have_theirs(corpus: Corpus) -> None:
