@@ -22,6 +22,7 @@ from stages.lcm.card import (
     TokenLmSettings,
     load_lcm_card,
     options_of,
+    unread,
     with_objective,
 )
 from stages.stage import Settings, execution, meaning
@@ -347,7 +348,7 @@ class TrainSettings(Settings):
         )
         for name in self.sampling.given() if self.sampling else ():
             if name not in (*options_of(card), *(() if card.kind == "token-lm" else OF_GENERATION)):
-                raise CardError(f"train.sampling.{name}: models of the kind {card.kind} do not read it; leave it out")
+                raise CardError(f"train.sampling.{name}: {unread(name, [card.kind])}")
         if self.plans != "none" and card.kind == "token-lm":
             raise CardError(f"train.plans: {card.name} models tokens, and plans are concepts; leave it out")
         if self.plans == "column" and card.quantised:

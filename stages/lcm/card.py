@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import math
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -79,6 +80,13 @@ def options_of(card: LcmCard) -> tuple[str, ...]:
     if card.kind == "base":
         return ensemble
     return "steps", "guidance", "rescale", "initial_noise", "epsilon_scaling", "eta", "clip"
+
+
+def unread(option: str, kinds: Iterable[str]) -> str:
+    """Say that models of these kinds do not read a field of `Sampling`."""
+    if option == "ensemble":
+        return "only models that are trained with n-gram heads (train.ngram) read it; leave it out"
+    return f"models of the kind {', '.join(kinds)} do not read it; leave it out"
 
 
 class ContrastiveSettings(Settings):

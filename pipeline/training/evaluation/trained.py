@@ -23,7 +23,7 @@ from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import RECORD, Started, located, read_started
 from pipeline.training.status import EVALUATION, training_statuses
 from pipeline.training.tokens import tokenizer_card
-from stages.lcm.card import options_of, trained_lcms
+from stages.lcm.card import options_of, trained_lcms, unread
 from stages.lcm.model import Lcm, Sampling, paper_sampling
 from stages.sonar.card import ModelCard
 
@@ -97,7 +97,7 @@ def check_options(trained: Sequence[Trained], asked: dict[str, Any] | None) -> N
     read |= set() if kinds == ["token-lm"] else set(OF_GENERATION)
     for name, option in given.items():
         if trained and name not in read:
-            raise ConfigError(f"{option}: models of the kind {', '.join(kinds)} do not read it; leave it out")
+            raise ConfigError(f"{option}: {unread(name, kinds)}")
     drawing = [one for one in trained if "top_k" in options_of(one.model.card) and one.sampling.top_k != 1]
     for name in ("temperature", "top_p"):
         if name in given and trained and not drawing:

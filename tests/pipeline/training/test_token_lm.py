@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, model: str, tmp_path: Path) 
         ("train.ngram={n: 1}", "train.ngram.n is 1; allowed: greater than or equal to 2"),
         ("train.ngram={alpha: 2}", "train.ngram.alpha is 2; allowed: less than or equal to 1"),
         ("train.sampling={ensemble: 2}", "train.sampling.ensemble is 2; allowed: less than or equal to 1"),
-        ("train.sampling={ensemble: 0.5}", "train.sampling.ensemble: models of the kind token-lm do not read it"),
+        ("train.sampling={ensemble: 0.5}", "train.sampling.ensemble: only models that are trained with n-gram heads"),
         ("train.objective=contrastive", "belongs to the kind base, not to token-lm"),
     ],
 )
