@@ -91,7 +91,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False) -> str | Non
         spread = partial(over_cluster, config)
     train_model(console, config, fresh, spread)
     from launchers.devices import devices
-    from pipeline.training.evaluation.evaluate import evaluate_trained
+    from pipeline.training.evaluation.end_of_training import evaluate_trained
 
     assert config.train
     evaluate_trained(console, config.output, config.train.folder, lambda: devices()[0])

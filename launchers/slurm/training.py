@@ -119,7 +119,7 @@ def train_in_job(console: Console, url: str, run: str, container: str | None = N
         AwayError: if the store was away for longer than this process waits; nothing is recorded then.
     """
     from launchers.devices import devices
-    from pipeline.training.evaluation.evaluate import evaluate_trained
+    from pipeline.training.evaluation.end_of_training import evaluate_trained
     from pipeline.training.record import read_started
 
     store = Store(url)

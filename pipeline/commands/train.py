@@ -435,23 +435,10 @@ def generate(
     )  # fmt: skip
     text = read_prompt(prompt) if prompt is not None else None
     options = GenerateOptions(
-        model=model,
-        prompt=text,
-        prompt_lang=prompt_lang,
-        split=split,
-        documents=documents,
-        prompt_sentences=prompt_sentences,
-        sentences=sentences,
-        ratio=ratio,
-        scores=scores,
-        judge=judge,
-        classifiers=tuple(classifier or ()),
-        lang=lang,
-        to=to,
-        seed=seed,
-        sampling=sampling,
-        of_file=_of_file(place) if place else None,
-    )
+        model=model, prompt=text, prompt_lang=prompt_lang, split=split, documents=documents, sentences=sentences,
+        prompt_sentences=prompt_sentences, ratio=ratio, scores=scores, judge=judge, lang=lang, to=to, seed=seed,
+        classifiers=tuple(classifier or ()), sampling=sampling, of_file=_of_file(place) if place else None,
+    )  # fmt: skip
     generate_texts(out, place, open_corpus(place) if place else None, options, lambda: devices()[0])
 
 

@@ -297,17 +297,8 @@ def indexed(
         make_index, corpus, config.select or SelectSettings(), answers=settings.answers, plans=settings.plans,
         origin=origin,
     )  # fmt: skip
-    others = [
-        partial(
-            make_index,
-            Corpus(one.path),
-            one.select or SelectSettings(),
-            answers=settings.answers,
-            plans=settings.plans,
-            origin="corpora.select",
-        )
-        for one in settings.corpora
-    ]
+    make = partial(make_index, answers=settings.answers, plans=settings.plans, origin="corpora.select")
+    others = [partial(make, Corpus(one.path), one.select or SelectSettings()) for one in settings.corpora]
     return [own, *others]
 
 

@@ -7,7 +7,6 @@ JSON and CSV beside every model: train/<run>/evaluation/<split>.json.
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -55,13 +54,10 @@ from pipeline.training.evaluation.trained import (
     check_options,
     load_trained,
     places_of,
-    sampling_in_evaluation,
     sampling_of,
 )
-from pipeline.training.record import Pinned, Started, located, read_started
-from pipeline.training.status import read_metrics, training_statuses, without_record
-from pipeline.training.trackers.about import OTHERS, Attachment, about
-from pipeline.training.trackers.feed import Feed
+from pipeline.training.record import Pinned, located
+from pipeline.training.status import training_statuses, without_record
 from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of, trained_lcms
 from stages.lcm.language_model import LanguageModel, load_language_card
@@ -406,7 +402,7 @@ def _write(
                 print_plain(console, what, style="yellow")
 
 
-def _table_at(store: Store, path: str) -> _Evaluated | None:
+def table_at(store: Store, path: str) -> _Evaluated | None:
     """Read the table beside a model; None if there is none, or if it is damaged: it is made again."""
     try:
         return read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
@@ -416,7 +412,7 @@ def _table_at(store: Store, path: str) -> _Evaluated | None:
 
 def _more(store: Store, path: str, sentences: int, metrics: Sequence[str]) -> str:
     """Say of what the table at `path` is, if it is of more sentences or of other metrics too; otherwise nothing."""
-    if (table := _table_at(store, path)) is None:
+    if (table := table_at(store, path)) is None:
         return ""
     if table.sentences > sentences:
         return f"of {table.said}"
@@ -443,49 +439,6 @@ def metrics_of(text: str, language_model: str | None) -> tuple[str, ...]:
     return tuple(names)
 
 
-def evaluate_trained(console: Console, url: str, run: str, find_device: Callable[[], str]) -> None:
-    """Evaluate what a training ends with, on its own test split, or on its validation split if there is no other.
-
-    Nothing happens if the settings ask for no evaluation, or if the table beside the model is of this step, drawn in
-    this way, and of at least as many sentences.
-
-    Args:
-        console: where the table is printed.
-        url: the corpus.
-        run: the folder of the training.
-        find_device: says where networks compute.
-    """
-    corpus = Corpus(url)
-    started = read_started(corpus.store, run)
-    pinned, sentences, name = started.pinned, started.settings.evaluate_sentences, run.rpartition("/")[2]
-    if not sentences:
-        return
-    index = index_of_training(corpus, pinned)
-    split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
-    if split is None:
-        console.print("not evaluated: no documents are in the splits test and validation; evaluate --split train can")
-    elif not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
-        options = EvaluateOptions(models=(name,), split=split, sentences=sentences)
-        rows = evaluate(console, corpus, options, find_device, lambda: index)
-        _track(console, corpus.store, run, started, split, rows.get(name))
-
-
-def _track(console: Console, store: Store, run: str, started: Started, split: str, row: ResultRow | None) -> None:
-    """Attach what was measured of a model to the run that trackers have of its training."""
-    trackers = [one for one in OTHERS if one in started.settings.trackers]
-    if not trackers or row is None:
-        return
-    figures = {
-        f"evaluation/{split}/{name}": figure.mean for name, figure in row.figures.items() if math.isfinite(figure.mean)
-    }
-    path = f"evaluation/{split}.json"
-    files = {path: store.read(f"{run}/{path}").decode()}
-    say = partial(console.print, markup=False, highlight=False)
-    feed = Feed(trackers, about(store, run, started), read_metrics(store, run), say)
-    with console.status(f"evaluation: {', '.join(trackers)}"):
-        feed.end("done", Attachment(figures=figures, files=files))
-
-
 def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     """Return the index of the corpus that a training is pinned to, or what its selection gives now.
 
@@ -499,14 +452,3 @@ def index_of_training(corpus: Corpus, pinned: Pinned) -> Index:
     return make_index(
         corpus, SelectSettings.model_validate(pinned.select or {}), answers=pinned.settings.get("answers")
     )
-
-
-def _is_evaluated(store: Store, path: str, name: str, started: Started) -> bool:
-    """Whether the table at `path` has the figures of a finished model that its settings ask for."""
-    if (table := _table_at(store, path)) is None:
-        return False
-    of_model = table.models.get(name)  # unfinished ones have longer names
-    wanted = started.settings.steps, asdict(sampling_in_evaluation(started))
-    if of_model is None or (of_model.steps, of_model.sampling) != wanted:
-        return False
-    return table.sentences_asked >= started.settings.evaluate_sentences

@@ -17,7 +17,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.training.distributed import WrappedModel
-from pipeline.training.evaluation.evaluate import evaluate_trained
+from pipeline.training.evaluation.end_of_training import evaluate_trained
 from pipeline.training.model_file import load_model
 from pipeline.training.step import Stepper, adamw
 from stages.lcm.batch import of_documents

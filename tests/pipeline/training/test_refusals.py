@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.storage.records import sealed
-from pipeline.training.evaluation.evaluate import evaluate_trained
+from pipeline.training.evaluation.end_of_training import evaluate_trained
 from pipeline.training.model_file import load_model
 from tests.conftest import sample_documents, write_jsonl
 from tests.support.cli import pipeline, said

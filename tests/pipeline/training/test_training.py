@@ -32,7 +32,7 @@ from pipeline.training import checkpoint
 from pipeline.training.checkpoint_markers import Marker, markers
 from pipeline.training.data.loader import share_of_files
 from pipeline.training.distributed import Processes
-from pipeline.training.evaluation.evaluate import evaluate_trained
+from pipeline.training.evaluation.end_of_training import evaluate_trained
 from pipeline.training.model_file import load_model
 from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started

@@ -21,7 +21,7 @@ from pipeline.config.train import TrainSettings
 from pipeline.planning.checks import load_checked
 from pipeline.planning.section_checks import tracker_problems
 from pipeline.storage.store import Store
-from pipeline.training.evaluation.evaluate import evaluate_trained
+from pipeline.training.evaluation.end_of_training import evaluate_trained
 from pipeline.training.status import read_metrics
 from pipeline.training.trackers import feed
 from tests.support.trainings import folder, steps_of, take_back_to, trained
