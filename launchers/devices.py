@@ -7,12 +7,13 @@ import importlib
 import math
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
 from stages.cores import cores
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def devices() -> list[str]:
@@ -37,18 +38,18 @@ def threads_left() -> float:
     """
     found = [math.inf]
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in OWN_CGROUPS.read_text().splitlines():
             _, controller, path = line.split(":", 2)
             if controller in ("", "pids"):  # of version 2, or 1
                 folder = CGROUPS / controller / path.lstrip("/")
                 found += [_left_in(one) for one in (folder, *folder.parents)]
     limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if limit != resource.RLIM_INFINITY and os.getuid():
+    if limit != resource.RLIM_INFINITY and os.getuid() and sys.platform == "linux":  # elsewhere, of processes alone
         psutil: Any = importlib.import_module("psutil")  # which Ray brings
         every = (one.info for one in psutil.process_iter(["uids", "num_threads"]))
         mine = [one["num_threads"] or 0 for one in every if one["uids"] and one["uids"].real == os.getuid()]
         found.append(limit - sum(mine))
-    return min(found)
+    return max(0, min(found))
 
 
 def _left_in(group: Path) -> float:

@@ -244,8 +244,8 @@ def _check_room(base: str) -> None:
     free = shutil.disk_usage(base).free
     if free < ROOM:
         raise PipelineError(
-            f"{base} has {size(free)} free, and Ray needs {size(ROOM)} there: make room, set TMPDIR to another folder, "
-            "or use --launcher inline"
+            f"{base} has {size(free)} free, and Ray needs {size(ROOM)} there: make room, set TMPDIR to another folder "
+            f"(of at most {LONGEST_BASE} characters), or use --launcher inline"
         )
 
 

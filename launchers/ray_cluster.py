@@ -34,11 +34,11 @@ from pipeline.storage.store import Store
 ANSWER_SECONDS = 180.0  # seconds for a node to start a process and load our code
 CONNECT_SECONDS = 10.0  # for an address to take a connection
 LOOK_SECONDS, LOOKS = 2.0, 3  # between looks for the head of the cluster; how many it misses before that is told
-GONE_SECONDS = 50.0  # that the head may be away; Ray ends this process after 60, and then its run is not closed
+GONE_SECONDS = 40.0  # that the head may be away; Ray ends this process after 60, and then its run is not closed
 HEAD_IS_GONE = (
     "\nThe head of the Ray cluster, {place}, takes no connections: it has ended, or the network is interrupted. "
-    "This command ends if the head stays away for a minute. Finished work is kept: once the cluster is up again, run "
-    "the same command again.\n"
+    "This command ends if the head stays away for {seconds:.0f} s. Finished work is kept: once the cluster is up again, "
+    "run the same command again.\n"
 )
 HEAD_IS_BACK = "The head of the Ray cluster takes connections again.\n"
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>\d{1,5})")
@@ -122,21 +122,23 @@ def _end_of_head_is_told() -> Iterator[None]:
 
 def _watch_head(place: str, over: threading.Event) -> None:
     host, _, port = place.rpartition(":")
-    missed, seen = 0, time.monotonic()
+    missed, since = 0, 0.0
     while not (over.wait(LOOK_SECONDS) or is_asked_to_stop()):
         try:
             socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS).close()
         except OSError:
             missed += 1
+            if missed == 1:  # not before, or time in which this process was suspended would count
+                since = time.monotonic()
             if missed == LOOKS:
-                os.write(2, HEAD_IS_GONE.format(place=place).encode())
-            if time.monotonic() - seen > GONE_SECONDS:
+                os.write(2, HEAD_IS_GONE.format(place=place, seconds=GONE_SECONDS).encode())
+            if missed > LOOKS and time.monotonic() - since > GONE_SECONDS:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
         else:
             if missed >= LOOKS:
                 os.write(2, HEAD_IS_BACK.encode())
-            missed, seen = 0, time.monotonic()
+            missed = 0
 
 
 def _check_listening(address: str) -> None:

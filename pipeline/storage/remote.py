@@ -46,10 +46,11 @@ _ADVICE = {
 }
 _BAD_REQUEST = "the credentials may have expired: give others; or correct the region"  # S3 says no more to a HEAD
 _NOT_CONDITIONAL = (
-    "this store does not do what was asked of it; a corpus needs one that creates files only where there are none "
+    "this store does not do what was asked of it; where a corpus is, it must create files only where there are none "
     "(If-None-Match)"
 )
-_REDIRECTS = "correct its address (https://?) and the region: AWS_ENDPOINT_URL, AWS_REGION"
+_REDIRECTS = "correct its address"
+_REDIRECTS_OF_S3 = _REDIRECTS + " (https://?) and the region: AWS_ENDPOINT_URL, AWS_REGION"
 _AGAIN = "check the network and try again: finished work is kept"
 _SECRETS = (
     re.compile(r"://[^\s/@]*:[^\s/@]+@"),
@@ -117,7 +118,8 @@ def translate_errors(url: str, kind: type[RemoteError] = RemoteError) -> Iterato
         if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
             raise ConfigError(f"{what}; give a folder, or a URL: s3://… gs://… az://… https://…") from error
         if is_remote(url) and is_redirected(error):
-            raise kind(f"{without_credentials(url)}: the store redirects every request; {_REDIRECTS}") from None
+            advice = _REDIRECTS_OF_S3 if protocol in ("s3", "s3a") else _REDIRECTS
+            raise kind(f"{without_credentials(url)}: the store redirects every request; {advice}") from error
         if is_remote(url) and (isinstance(error, OSError) or _of_a_client(error)):
             name = type(error).__name__
             raise (AwayError if is_transient(error) else kind)(f"{what} ({name}); {_advice(error)}") from error

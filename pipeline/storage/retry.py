@@ -200,7 +200,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_redirected(error: BaseException) -> bool:
     """Return whether the store redirected every request, which its client follows to itself again and again."""
-    found = (error, error.__cause__, error.__context__)
+    found = (error, error.__cause__, error.__context__ if type(error).__name__ == "HTTPClientError" else None)
     return any(isinstance(one, RecursionError) or type(one).__name__ == "TooManyRedirects" for one in found)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import devices
+from launchers import devices, local
 from launchers.local import LOCK, LONGEST_BASE, NO_CLUSTER, _check_room, _delete_abandoned, _held
 from pipeline.base.errors import PipelineError
 
@@ -155,20 +157,37 @@ def test_a_start_that_cannot_be_undone_ends_the_process(base: Path) -> None:
     assert not list(base.iterdir())
 
 
-def test_too_few_threads_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "group"), [("0::/job", "job"), ("8:pids:/job", "pids/job"), ("0::/job/step", "job")])
+def test_too_few_threads_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, group: str) -> None:
     monkeypatch.setattr(devices, "CGROUPS", tmp_path)
-    path = next(line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if "::" in line)
-    (tmp_path / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(devices, "OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(local, "ROOM", 0)
+    (tmp_path / "own").write_text(f"9:cpu:/\n{line}\n")
+    (tmp_path / group).mkdir(parents=True)
     for name, value in (("max", "100"), ("current", "39")):
-        (tmp_path / path.lstrip("/") / f"pids.{name}").write_text(f"{value}\n")
+        (tmp_path / group / f"pids.{name}").write_text(f"{value}\n")
     with pytest.raises(PipelineError, match=r"may start 61 more processes and threads .* Ray needs at least 300"):
         _check_room(str(tmp_path))
-    (tmp_path / path.lstrip("/") / "pids.max").write_text("max\n")
+    (tmp_path / group / "pids.max").write_text("max\n")
     _check_room(str(tmp_path))
+
+
+def test_threads_of_a_user_are_limited_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import ray  # brings psutil
+
+    assert ray
+    monkeypatch.setattr(devices, "OWN_CGROUPS", tmp_path / "none")
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (1 << 20, 1 << 20))
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert devices.threads_left() == math.inf, "root is not bound"
+    monkeypatch.setattr(os, "getuid", lambda: user or 65534)
+    assert (1 << 20) - 100_000 < devices.threads_left() <= 1 << 20
 
 
 def test_a_full_folder_for_temporary_files_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _check_room(str(tmp_path))
+    monkeypatch.setattr(local, "threads_left", lambda: math.inf)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 4096, 4096))
     with pytest.raises(PipelineError, match=r"has 4\.1 kB free, and Ray needs 52\.4 MB there: make room, set TMPDIR"):
         _check_room(str(tmp_path))

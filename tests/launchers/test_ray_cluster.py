@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -139,6 +141,7 @@ def test_a_head_that_goes_away_and_comes_back_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ray_cluster, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(ray_cluster, "GONE_SECONDS", math.inf)
     head, over, told = socket.create_server(("127.0.0.1", 0)), threading.Event(), ""
     place = head.getsockname()
     watching = threading.Thread(target=ray_cluster._watch_head, args=(f"127.0.0.1:{place[1]}", over))
@@ -164,6 +167,18 @@ def test_a_head_that_goes_away_and_comes_back_is_told(
         watching.join()
         head.close()
     assert told.count("takes no connections") == 1
+
+
+def test_a_process_whose_head_stays_away_is_asked_to_stop_once_it_has_been_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray_cluster, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(ray_cluster, "GONE_SECONDS", 0.1)
+    sent: list[tuple[int, int, str]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number, capfd.readouterr().err)))
+    ray_cluster._watch_head(f"127.0.0.1:{free_port()}", threading.Event())
+    ((pid, number, told),) = sent
+    assert (pid, number) == (os.getpid(), signal.SIGTERM) and "takes no connections" in told
 
 
 def test_ray_tries_once_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
