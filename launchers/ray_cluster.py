@@ -37,8 +37,8 @@ LOOK_SECONDS, LOOKS = 2.0, 3  # between looks for the head of the cluster; how m
 GONE_SECONDS = 40.0  # that the head may be away; Ray ends this process after 60, and then its run is not closed
 HEAD_IS_GONE = (
     "\nThe head of the Ray cluster, {place}, takes no connections: it has ended, or the network is interrupted. "
-    "This command ends if the head stays away for {seconds:.0f} s. Finished work is kept: once the cluster is up again, "
-    "run the same command again.\n"
+    "This command ends if the head stays away for {seconds:.0f} s. Finished work is kept: once the cluster is up "
+    "again, run the same command again.\n"
 )
 HEAD_IS_BACK = "The head of the Ray cluster takes connections again.\n"
 HOST_AND_PORT = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:/@\[\]]+)):(?P<port>\d{1,5})")

@@ -93,8 +93,24 @@ def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Int
     rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
     doubtful = _doubtful(listings.store, view, ledgers, rows, matches)
     more, gone = _changed(listings, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
-    rows[sorted(more | gone)] = -1
+    divided = _divided(ledgers, rows, owners, matches, tuple(view.stages))
+    rows[sorted(more | gone | divided)] = -1
     return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
+
+
+def _divided(
+    ledgers: Ledgers, rows: Ints, owners: Ints, matches: Sequence[RecipeMatch], stages: Sequence[str]
+) -> set[int]:
+    """Return the chunks of which another row has a valid stage that the chosen one lacks: no row has all receipts.
+
+    So it is if a stage was done while another one was not asked for, and that one is asked for again.
+    """
+    several = np.flatnonzero(np.bincount(owners[owners >= 0], minlength=len(rows)) > 1)
+    of_several = np.flatnonzero(np.isin(owners, several))
+    done = np.asarray([[stage in one.done for stage in stages] for one in matches], np.bool_)
+    found = np.zeros((len(rows), len(stages)), np.bool_)
+    np.logical_or.at(found, owners[of_several], done[ledgers.recipe[of_several]])
+    return set(several[(found[several] & ~done[ledgers.recipe[rows[several]]]).any(axis=1)].tolist())
 
 
 def _doubtful(

@@ -21,6 +21,7 @@ from pipeline.config.report import ReportSettings
 from pipeline.planning.plan import make_plan
 from pipeline.quality.expectations import check_expectations
 from pipeline.run import duplicates
+from pipeline.run.options import RunOptions
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.faults.slurm_runs import SLURM, ended, logs
 from tests.support.cli import pipeline, said
@@ -323,3 +324,22 @@ def test_slurm_gives_the_same_columns(compared: Path, tmp_path: Path) -> None:
     assert found(columns(other / "out")) == found(columns(tmp_path / "out"))
     kinds = [json.loads(one.read_text())["kind"] for one in sorted((other / "out/runs").glob("*/phase-*/order.json"))]
     assert kinds == ["main", "compare"]
+
+
+def test_a_stage_that_comes_back_while_the_corpus_changed_is_put_together_with_what_was_done_meanwhile(
+    tmp_path: Path,
+) -> None:
+    docs = documents()
+    for number in range(2):  # of two chunks one goes later
+        write_jsonl(tmp_path / f"in/{number}.jsonl", docs[number::2])
+    path = write_config(tmp_path, **TEXT | {"noise": {}})
+    run(path)
+    (tmp_path / "in/1.jsonl").unlink()
+    run(path, "noise=null", options=RunOptions(accept_removal=True))  # compares what is left, without noise
+    run(path)
+    plan = make_plan(load_config(path))
+    assert plan.nothing_to_do and not plan.compares
+    table = Corpus(str(tmp_path / "out")).table("digit_share", *COLUMNS)
+    write_jsonl(tmp_path / "alone/in/0.jsonl", docs[0::2])
+    run(write_config(tmp_path / "alone", **TEXT | {"noise": {}}))
+    assert table.equals(Corpus(str(tmp_path / "alone/out")).table("digit_share", *COLUMNS))
