@@ -127,7 +127,8 @@ def _why_nothing(path: str, root: str) -> str:
     """Say where nothing matches a path, and what to do."""
     if bucket := missing_bucket(path):
         return f": there is no bucket {bucket}; make it, or correct its name"
-    todo = f" in folder {root or '/'}; check the path"
+    where = "" if root == path else f" in folder {root or '/'}"
+    todo = f"{where}; check the path"
     if is_remote(path):
         return f"{todo}{_not_expanded(path)}"
     return f"{todo} (relative ones start at the YAML's folder{_not_expanded(path)})"

@@ -375,7 +375,8 @@ def _pin(
     print_plain(
         console,
         f"{card.name}: {counted(settings.steps, 'step')}{much} of {number(sentences)} sentences in "
-        f"{counted(documents, 'document')} (index {index.digest[:12]})",
+        f"{counted(documents, 'document')} (index {index.digest[:12]})"
+        + (f" and of {number(len(mixed))} other {'corpus' if len(mixed) == 1 else 'corpora'}" if mixed else ""),
     )
     for url, one in zip(["", *(one.path for one in settings.corpora)], [index, *mixed], strict=True):
         for line in said_of_plans(one):

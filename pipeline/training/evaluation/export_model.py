@@ -238,7 +238,7 @@ def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFig
         "```",
         "",
         f"- **Training**: {number(about.steps)} steps of {number(about.pinned.settings['batch_concepts'])} sentences "
-        f"of the corpus `{record.corpus}`; `model.json` has all settings.",
+        f"of the corpus `{record.corpus}`{_others(about)}; `model.json` has all settings.",
         f"- **Architecture**: {', '.join(f'{key} {value}' for key, value in shape.items())}; "
         f"{number(record.parameters)} parameters.",
         f"- **Text**: segmented by `{text.segment.method}`, at most {text.segment.max_chars} characters per sentence; "
@@ -247,6 +247,15 @@ def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFig
         f"{encoder.licence.partition('. ')[0].rstrip('.')}.",
     ]
     return "\n".join([*lines, *_figures(figures), ""])
+
+
+def _others(about: ModelHeader) -> str:
+    """Say which other corpora a model learned from: their names, not the places where they were, and their weights."""
+    own, others = about.pinned.settings.get("weight", 1.0), about.pinned.settings.get("corpora") or ()
+    if not others:
+        return ""
+    said = (f"`{one['path'].rstrip('/').rpartition('/')[2]}` (weight {one['weight']:g})" for one in others)
+    return f" (weight {own:g}) and of {', '.join(said)}"
 
 
 def _objective(objective: str) -> str:
