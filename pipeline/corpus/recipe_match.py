@@ -9,7 +9,7 @@ recipe changed and that a run has begun, and for small corpora, whose receipts p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,9 @@ class Listings:
         return found
 
 
-def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Ints, list[RecipeMatch], list[int]]:
+def match_recipes(
+    listings: Listings, view: View, ledgers: Ledgers
+) -> tuple[Ints, list[RecipeMatch], list[int], dict[int, list[int]]]:
     """Match the rows of ledgers with a view.
 
     Args:
@@ -78,13 +80,13 @@ def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Int
         ledgers: the rows of all ledger files.
 
     Returns:
-        For every chunk of the view, its row in the ledgers, or −1; the match of each distinct set of recipes; and the
-            rows whose receipts are gone.
+        For every chunk of the view, its row in the ledgers, or −1; the match of each distinct set of recipes; the rows
+            whose receipts are gone; and, by chunk, the rows of those whose valid stages stand in several rows.
     """
     matches = [recipe_match(recipes, view) for recipes in ledgers.recipes]
     rows = np.full(len(view.chunks), -1, np.int64)
     if not len(ledgers):
-        return rows, matches, []
+        return rows, matches, [], {}
     place = pc.index_in(ledgers.fingerprints, value_set=view.listed.fingerprints)
     owners = place.fill_null(-1).to_numpy().astype(np.int64)  # row → chunk
     worth = np.asarray([len(one.done) for one in matches])[ledgers.recipe]
@@ -92,10 +94,13 @@ def match_recipes(listings: Listings, view: View, ledgers: Ledgers) -> tuple[Int
     best_last = best_last[owners[best_last] >= 0]
     rows[owners[best_last]] = best_last  # the last of those that have the same owner stays
     doubtful = _doubtful(listings.store, view, ledgers, rows, matches)
-    more, gone = _changed(listings, ledgers, rows, owners, matches, doubtful) if doubtful else (set(), set())
     divided = _divided(ledgers, rows, owners, matches, tuple(view.stages))
+    more, gone = _changed(listings, ledgers, rows, owners, matches, doubtful, divided) if doubtful else (set(), set())
     rows[sorted(more | gone | divided)] = -1
-    return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist()
+    rows_of: dict[int, list[int]] = {chunk: [] for chunk in divided - more - gone}
+    for row in np.flatnonzero(np.isin(owners, list(rows_of))).tolist():
+        rows_of[int(owners[row])].append(row)
+    return rows, matches, np.flatnonzero(np.isin(owners, sorted(gone))).tolist(), rows_of
 
 
 def _divided(
@@ -131,6 +136,7 @@ def _changed(
     owners: Ints,
     matches: Sequence[RecipeMatch],
     doubtful: Mapping[str, bool],
+    divided: Collection[int],
 ) -> tuple[set[int], set[int]]:
     """Return the chunks with receipts that no ledger knows, and the chunks whose receipts are gone."""
     table = ledgers.columns("chunk", "fingerprint", "prints")
@@ -154,7 +160,8 @@ def _changed(
                 owner = int(owners[row])
                 known[owner] |= names
                 vouched = stage == CHUNK or stage in matches[ledgers.recipe[row]].done
-                if may_be_gone and rows[owner] == row and vouched and not names <= listed[chunk]:
+                used = rows[owner] == row or owner in divided
+                if may_be_gone and used and vouched and not names <= listed[chunk]:
                     gone.add(owner)
             for row in every[xx]:
                 owner = int(owners[row])

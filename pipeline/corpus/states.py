@@ -8,6 +8,7 @@ are read. Cost: 40 bytes per chunk, some seconds per million chunks, and one sma
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pipeline.corpus.ledger import Ints, LedgerGoneError, Ledgers, row_of, write
 from pipeline.corpus.receipts import ChunkReceipt, PartRef, Receipt
 from pipeline.corpus.recipe_match import Listings, RecipeMatch, match_recipes
 from pipeline.corpus.recipes import SEGMENT, segment_part_fingerprint
-from pipeline.corpus.unfolded import Opened, PartState, by_folder, probably_segmented, read_chunks
+from pipeline.corpus.unfolded import Opened, PartState, by_folder, merge_details, probably_segmented, read_chunks
 from pipeline.corpus.view import View
 from pipeline.inputs import Chunk, ChunkTable
 from pipeline.storage import layout
@@ -172,13 +173,22 @@ class States(Sequence[ChunkState]):
         rows: (chunks,) int64, each chunk's row in the ledgers, or −1.
         matches: the match of each distinct set of recipes in the ledgers.
         gone: the rows of ledgers whose receipts no longer exist.
+        divided: by number of the chunk, the rows of chunks whose stages stand in several rows of the ledgers.
     """
 
     def __init__(
-        self, store: Store, view: View, ledgers: Ledgers, rows: Ints, matches: list[RecipeMatch], gone: list[int]
+        self,
+        store: Store,
+        view: View,
+        ledgers: Ledgers,
+        rows: Ints,
+        matches: list[RecipeMatch],
+        gone: list[int],
+        divided: Mapping[int, Sequence[int]],
     ) -> None:
         self.store, self.view, self.ledgers, self.rows, self.matches = store, view, ledgers, rows, matches
         self.gone = gone  # rows of ledgers that name receipts which no longer exist
+        self._divided = divided
         self.total: Counters = {}
         self.problems: list[str] = []
         self.older: Counters = {}  # of stages whose recipe is another one now
@@ -204,24 +214,29 @@ class States(Sequence[ChunkState]):
 
     def _add_unfolded(self) -> None:
         listed, among = self.view.listed, np.flatnonzero(self.rows < 0)
-        there = probably_segmented(self.store, listed, among)
+        there = probably_segmented(self.store, listed, among[~np.isin(among, list(self._divided))])
+        kept = len(there) + len(self._divided) <= KEPT
+        for number in sorted(self._divided, key=lambda one: self._divided[one][0]):
+            self._add_opened(number, self._again(number), kept)
         for batch in by_folder(listed, there):
             entries = [(listed.chunks[one].id, listed.fingerprints[one].as_py().hex()) for one in batch]
             for number, opened in zip(batch, read_chunks(self.store, self.view, entries), strict=True):
                 if opened:
-                    receipt, parts = opened
-                    add(self.total, _sums(opened))
-                    self.problems += _problems(opened)
-                    numbers = [layout.part_number(part.ref.part) for part in parts]
-                    found = zip(numbers, parts, strict=True)
-                    gaps = tuple(Gap(at, part.missing, part.rows) for at, part in found if part.missing)
-                    counts = numbers, receipt.sentences
-                    self.unfolded[number] = _Unfolded(counts, gaps, opened if len(there) <= KEPT else None)
-                    columns = (frozenset().union(*(r.columns for r in p.receipts.values())) for p in parts)
-                    self._columns = list(dict.fromkeys((*self._columns, *columns)))
+                    self._add_opened(number, opened, kept)
         unsegmented = len(among) - len(self.unfolded)
         if unsegmented:
             add(self.total, {key: value * unsegmented for key, value in NOT_SEGMENTED.items()})
+
+    def _add_opened(self, number: int, opened: Opened, kept: bool) -> None:
+        receipt, parts = opened
+        add(self.total, _sums(opened))
+        self.problems += _problems(opened)
+        numbers = [layout.part_number(part.ref.part) for part in parts]
+        found = zip(numbers, parts, strict=True)
+        gaps = tuple(Gap(at, part.missing, part.rows) for at, part in found if part.missing)
+        self.unfolded[number] = _Unfolded((numbers, receipt.sentences), gaps, opened if kept else None)
+        columns = (frozenset().union(*(one.columns for one in part.receipts.values())) for part in parts)
+        self._columns = list(dict.fromkeys((*self._columns, *columns)))
 
     @property
     def columns(self) -> frozenset[str]:
@@ -259,7 +274,7 @@ class States(Sequence[ChunkState]):
                 unfolded.counts,
                 unfolded.missing,
                 unfolded.gaps,
-                lambda: self._again(number, unfolded),
+                lambda: unfolded.opened or self._again(number),
             )
         return ChunkState(chunk, fingerprint)
 
@@ -268,12 +283,16 @@ class States(Sequence[ChunkState]):
             receipt, parts = self.ledgers.detail(row)
         except LedgerGoneError:  # compacted since, but the receipts say the same
             number = int(np.flatnonzero(self.rows == row)[0])
-            return self._again(number, None)
+            return self._again(number)
         return receipt, [_part(matched, ref, one) for ref, one in zip(receipt.parts, parts, strict=True)]
 
-    def _again(self, number: int, unfolded: _Unfolded | None) -> Opened:
-        if unfolded and unfolded.opened:
-            return unfolded.opened
+    def _again(self, number: int) -> Opened:
+        with contextlib.suppress(LedgerGoneError):
+            rows = self._divided.get(number, ())
+            details = [(self.matches[int(self.ledgers.recipe[row])].done, self.ledgers.detail(row)) for row in rows]
+            merged = merge_details(self.view, details) if details else None
+            if merged:
+                return merged
         chunk, fingerprint = self.view.chunks[number]
         (opened,) = read_chunks(self.store, self.view, [(chunk.id, fingerprint)])
         if not opened:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.parallel import in_parallel
+from pipeline.corpus.ledger import Detail
 from pipeline.corpus.receipts import ChunkReceipt, PartRef, Receipt, read_chunk_receipt, read_receipt
 from pipeline.corpus.recipes import SEGMENT, part_fingerprint
 from pipeline.storage import layout
@@ -112,6 +113,36 @@ def read_chunks(store: Store, view: View, chunks: Sequence[tuple[str, str]]) -> 
         whole = receipt is not None and all(ref.part in parts for ref in receipt.parts)
         found.append((receipt, [parts[ref.part] for ref in receipt.parts]) if receipt and whole else None)
     return found
+
+
+def merge_details(view: View, details: Sequence[tuple[Collection[str], Detail]]) -> Opened | None:
+    """Put a chunk together from several rows of ledgers, each of which has stages that others lack.
+
+    Args:
+        view: the view, which tells the order of the stages.
+        details: of each row, the stages that are valid under the view, and its receipts.
+
+    Returns:
+        The chunk's receipt and the state of its parts, each stage with the first receipt that was made from the columns
+            of the receipts before it; None if the rows disagree about the parts.
+    """
+    chunk = details[0][1][0]
+    if any(one.parts != chunk.parts or len(parts) != len(chunk.parts) for _, (one, parts) in details):
+        return None
+    found = []
+    for at, ref in enumerate(chunk.parts):
+        receipts: dict[str, Receipt] = {}
+        digests: dict[str, str] = {}
+        for stage in (SEGMENT, *view.stages):
+            some = (parts[at][stage] for done, (_, parts) in details if stage in done and stage in parts[at])
+            fitting = next((one for one in some if one.inputs.items() <= digests.items()), None)
+            if fitting:
+                receipts[stage] = fitting
+                digests |= fitting.columns
+        if SEGMENT not in receipts:
+            return None
+        found.append(PartState(ref, chunk.chunk, receipts, missing_of(view, receipts)))
+    return chunk, found
 
 
 def _read_parts(store: Store, view: View, refs: Sequence[tuple[PartRef, str]]) -> dict[str, PartState]:

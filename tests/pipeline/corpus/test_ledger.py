@@ -15,7 +15,7 @@ from benchmarks.plan_scale import make_up, measured
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
-from pipeline.corpus import ledger
+from pipeline.corpus import ledger, recipe_match, states
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.ledger import FOLDER, compact
 from pipeline.corpus.receipts import REPEATED
@@ -139,6 +139,31 @@ def test_a_section_more(corpus: Path) -> None:
     path.unlink()
     same_as_receipts(corpus, "encode.precision=float32", "autobleu.sample=0.1")
     same_as_receipts(corpus)
+
+
+def test_stages_that_stand_in_several_rows_are_put_together_without_receipts(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = ("autobleu=null", "noise={}")
+    bring_up_to_date(corpus, *without)
+    state = present(corpus, *without)
+    assert fold(state.store, state) == len(state)
+    both = said(same_as_receipts(corpus, "noise={}"))
+    receipt = next((corpus.parent / "out/receipts/noise").rglob("*.json"))
+    text = receipt.read_text()
+    receipt.unlink()
+    assert sum(bool(one.missing) for one in same_as_receipts(corpus, "noise={}")) == 1
+    receipt.write_text(text)
+    monkeypatch.setattr(recipe_match, "LISTED_PARTS", 0)  # as in a large corpus, whose ledgers are believed
+    monkeypatch.setattr(states, "KEPT", 0)
+    (corpus.parent / "out/receipts").rename(corpus.parent / "receipts")
+    state = present(corpus, "noise={}")
+    assert said(state) == both and not any(one.missing or one.folded for one in state)
+    assert fold(state.store, state) == len(state)
+    state = present(corpus, "noise={}")
+    assert said(state) == both and all(one.folded for one in state)
+    (corpus.parent / "receipts").rename(corpus.parent / "out/receipts")
+    assert not list(check_ledgers(same_as_receipts(corpus, "noise={}")))
 
 
 def test_deleted_receipts_are_made_again_and_folded_again(corpus: Path) -> None:
