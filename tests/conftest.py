@@ -166,7 +166,7 @@ def data_digests(output: Path | str, view: View | None = None) -> dict[str, str]
 @pytest.fixture(scope="session")
 def slurm() -> None:
     """The SLURM of tests/slurm/start.sh. Without it a test is skipped; in CI, which starts it, that is a failure."""
-    wanted = {"main", "short", "urgent"}
+    wanted = {"main", "short", "several", "urgent"}
     try:
         done = subprocess.run(["sinfo", "-h", "-o", "%R"], capture_output=True, text=True, timeout=60)
         why = "" if wanted <= set(done.stdout.split()) else f"partitions {done.stdout.split()}; {done.stderr.strip()}"

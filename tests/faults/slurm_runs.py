@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -39,10 +43,12 @@ def jobs_of(output: Path) -> list[str]:
     return [line.partition("|")[0] for line in shown.stdout.splitlines() if str(output) in line]
 
 
-def running(output: Path) -> list[str]:
-    """Those of `jobs_of` that run."""
+def running(output: Path, node: str = "") -> list[str]:
+    """Those of `jobs_of` that run, on one node if it is named."""
     mine = set(jobs_of(output))
-    shown = subprocess.run(["squeue", "-h", "-r", "-t", "R", "-o", "%i"], capture_output=True, text=True, check=True)
+    where = ["-w", node] if node else []
+    command = ["squeue", "-h", "-r", "-t", "R", "-o", "%i", *where]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
     return sorted(mine & set(shown.stdout.split()))
 
 
@@ -55,6 +61,27 @@ def preempt_a_task(output: Path) -> None:
         if tasks and not subprocess.run(["scontrol", "requeue", tasks[0]], capture_output=True).returncode:
             return
         time.sleep(0.2)
+
+
+def lose_a_node(node: str) -> None:
+    """Kill all of a node of partition several at once, as a power failure does, and start it again without its jobs.
+
+    SLURM is told that the node is lost, as a site's health check tells it; it would find that out in some minutes.
+    """
+    daemon = Path(f"/var/lib/pipeline-test-slurm/run/slurmd.{node}.pid")
+    killed = [int(daemon.read_text())]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # processes end meanwhile
+            if f"SLURMD_NODENAME={node}\0".encode() in (folder / "environ").read_bytes():
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                killed += [int(folder.name)]
+                if (Path("/proc") / str(parent) / "comm").read_text() == "slurmstepd\n":
+                    killed += [parent]
+    for pid in dict.fromkeys(killed):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    subprocess.run(["scontrol", "update", f"node={node}", "state=down", "reason=lost"], check=True)
+    subprocess.run([shutil.which("slurmd", path="/usr/sbin:/usr/bin") or "slurmd", "-N", node], check=True)
 
 
 def logs(output: Path) -> str:

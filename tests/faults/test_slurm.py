@@ -22,7 +22,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_view
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
-from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, running
+from tests.faults.slurm_runs import SLURM, ended, jobs_of, logs, lose_a_node, running
 from tests.support.cli import pipeline
 from tests.support.kills import KILLS, files
 
@@ -76,6 +76,27 @@ def test_jobs_that_are_killed_or_requeued(make_config: MakeConfig, tmp_path: Pat
     )
     assert not jobs_of(output)
     assert pipeline("run", path, "--launcher", "inline").returncode == 0, "the lock is still held"
+
+
+def test_a_node_that_is_lost(make_config: MakeConfig, tmp_path: Path, slurm: None) -> None:
+    """Each of two nodes is lost once while it works; its jobs begin again, and the run ends by itself."""
+    documents = sample_documents("libreoffice-eng", 60)
+    for first in range(0, len(documents), 5):
+        write_jsonl(tmp_path / f"in/{first}.jsonl", documents[first : first + 5])
+    launcher = SLURM | {"tasks": 4, "partition": "several"}
+    path = make_config(launcher=launcher, segment={"method": "spacy-capped", "max_chars": 16}, scaler={})
+    whole = pipeline("run", path, "--launcher", "inline", "--set", f"output={tmp_path / 'whole'}")
+    assert whole.returncode == 0, whole
+    output = tmp_path / "out"
+    assert pipeline("run", path).returncode == 0
+    for node, least in (("s1", 1), ("s2", files(tmp_path / "whole/receipts") // 2)):
+        deadline = time.monotonic() + 600
+        while files(output / "receipts") < least or not running(output, node):
+            assert time.monotonic() < deadline and jobs_of(output), logs(output)
+            time.sleep(0.05)
+        lose_a_node(node)
+    assert ended(output)["done"], logs(output)
+    assert data_digests(output) == data_digests(tmp_path / "whole"), logs(output)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, None])

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real SLURM on this machine, for tests: one node, accounting (slurmdbd on a MariaDB of its own), no systemd, no cgroups.
+# A real SLURM on this machine, for tests: three nodes, accounting (slurmdbd on a MariaDB of its own), no systemd, no cgroups.
 #
 # Does nothing where a SLURM answers already, be it ours or the site's. Needs root; missing packages are installed where
 # apt-get is. Takes about 15 seconds, and a minute or two more where packages are missing. stop.sh ends it.
@@ -7,8 +7,8 @@
 # ended and deleted, for jobs that it had queued would run now and hold the node.
 #
 # What the tests count on: partitions main, short (at most 5 minutes) and urgent (its jobs preempt those of the others,
-# which are requeued); 8 CPUs and 32 GB, whatever the machine has, so that several tasks run at once and not too many; one
-# `seat` (gres), for which a job of urgent preempts the job that has it and no other; arrays of at most 50 tasks;
+# which are requeued) of one node with 8 CPUs and 32 GB, whatever the machine has, so that several tasks run at once and
+# not too many; partition several of nodes s1 and s2, which tests kill and start again (`slurmd -N s1`); one `seat` (gres), for which a job of urgent preempts the job that has it and no other; arrays of at most 50 tasks;
 # a requeued job starts again within seconds (cred_expire); accounts and limits are enforced.
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -117,11 +117,11 @@ SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=cred_expire=5
 StateSaveLocation=$HOME_OF_IT/state
-SlurmdSpoolDir=$HOME_OF_IT/spool
+SlurmdSpoolDir=$HOME_OF_IT/spool/%n
 SlurmctldPidFile=$HOME_OF_IT/run/slurmctld.pid
-SlurmdPidFile=$HOME_OF_IT/run/slurmd.pid
+SlurmdPidFile=$HOME_OF_IT/run/slurmd.%n.pid
 SlurmctldLogFile=$HOME_OF_IT/log/slurmctld.log
-SlurmdLogFile=$HOME_OF_IT/log/slurmd.log
+SlurmdLogFile=$HOME_OF_IT/log/slurmd.%n.log
 SlurmdParameters=config_overrides
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -147,8 +147,10 @@ MinJobAge=300
 MaxArraySize=50
 MaxJobCount=10000
 NodeName=$node NodeAddr=127.0.0.1 CPUs=8 RealMemory=32000 Gres=seat:1 Features=cpu State=UNKNOWN
+NodeName=s[1-2] NodeHostname=$node NodeAddr=127.0.0.1 Port=[6821-6822] CPUs=2 RealMemory=8000 State=UNKNOWN
 PartitionName=main Nodes=$node Default=YES MaxTime=1-00:00:00 DefMemPerCPU=500 PriorityTier=1
 PartitionName=short Nodes=$node MaxTime=5 DefMemPerCPU=500 PriorityTier=1
+PartitionName=several Nodes=s[1-2] MaxTime=60 DefMemPerCPU=500 PriorityTier=1
 PartitionName=urgent Nodes=$node MaxTime=60 DefMemPerCPU=500 PriorityTier=10
 CONF
 
@@ -160,7 +162,7 @@ wait_for slurmdbd 60 sacctmgr -n show cluster
   for user in root ${SUDO_USER:-}; do sacctmgr -i add user "$user" account=test cluster=test defaultaccount=test; done
 } >"$HOME_OF_IT"/log/sacctmgr.log 2>&1 || true # those that are there already are refused
 "$(command -v slurmctld)"
-"$(command -v slurmd)"
-idle() { [ "$(sinfo -h -p main -o %t)" = idle ]; }
-wait_for "the node of SLURM" 120 idle
+for one in "$node" s1 s2; do "$(command -v slurmd)" -N "$one"; done
+idle() { [ "$(sinfo -h -p main,several -o %t | sort -u)" = idle ]; }
+wait_for "a node of SLURM" 120 idle
 sinfo

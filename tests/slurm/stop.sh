@@ -11,8 +11,10 @@ if jobs=$(timeout 20 squeue -h -o %A 2>/dev/null) && [ -n "$jobs" ]; then
   scancel $jobs || true
   for _ in $(seq 100); do [ -n "$(squeue -h 2>/dev/null)" ] || break; sleep 0.2; done
 fi
-for daemon in slurmd slurmctld slurmdbd mariadbd; do
-  pid=$(cat "$HOME_OF_IT/run/$daemon.pid" 2>/dev/null) || continue
+shopt -s nullglob
+for file in "$HOME_OF_IT"/run/slurmd.*.pid "$HOME_OF_IT"/run/{slurmctld,slurmdbd,mariadbd}.pid; do
+  daemon=$(basename "$file") && daemon=${daemon%%.*}
+  pid=$(cat "$file" 2>/dev/null) || continue
   [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$daemon" ] || continue # its number has gone to another program
   kill "$pid" 2>/dev/null || continue # ended by itself
   for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || continue 2; sleep 0.2; done
