@@ -21,7 +21,7 @@ from stages.stage import StageSettings
 
 BY_CARD = ("encode", "plans", "autobleu", "fragility")  # stages whose networks are on cards
 TOKENS = 28  # per sentence, likewise
-SEGMENTED = 600.0  # sentences per second and process, by SaT on a core
+BY_SAT, BY_RULES = 600.0, 6000.0  # sentences per second and process: by SaT on a core, by spaCy's rules
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
 SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
 
@@ -40,7 +40,7 @@ def busy_seconds_of(plan: Plan, new: float, cores: int, gpus: int) -> float:
     """
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
     segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
-    rate = segments.per_second(None) if segments else SEGMENTED
+    rate = segments.per_second(None) if segments else _segmented(plan.config)
     seconds = new / (plan.work[SEGMENT].rate or rate) if SEGMENT in plan.work else 0.0
     for settings in plan.config.asked_stages():
         work = plan.work.get(settings.name)
@@ -85,7 +85,7 @@ def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
         Sentences per second; None if nothing is known.
     """
     if stage == SEGMENT:
-        return SEGMENTED
+        return _segmented(config)
     settings = next((one for one in config.asked_stages() if one.name == stage), None)
     power = GPU_FLOPS if has_gpu() else cores() * CORE_FLOPS
     seconds = _card_seconds(config, settings, sentences, power) if settings else 0.0
@@ -95,6 +95,11 @@ def rate_of(config: RunConfig, stage: str, sentences: float) -> float | None:
 def has_gpu() -> bool:
     """Return whether NVIDIA's driver knows a GPU here; asking torch would take seconds to load it."""
     return any(Path("/proc/driver/nvidia/gpus").glob("*"))
+
+
+def _segmented(config: RunConfig) -> float:
+    """Return the sentences per second that segmenting is assumed to reach where nobody has measured it."""
+    return BY_SAT if config.segment.uses_sat else BY_RULES
 
 
 def _card_seconds(config: RunConfig, settings: StageSettings, sentences: float, power: float) -> float:

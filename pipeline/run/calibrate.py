@@ -30,6 +30,7 @@ from stages.stage import Stage, whole
 SECONDS = 4.0  # the longest that a portion of a stage should take
 CHARACTERS = 600_000  # of documents; about 7 000 sentences
 FIRST, GROWTH, MOST = 8, 4, 8192  # items of the first portion, growth from one to the next, items of the last
+BATCHED = 128  # items from which on a portion has nearly the rate of large batches
 ROLES: dict[str, FileRole] = {"encode": "encoder", "autobleu": "decoder"}
 
 Tell = Callable[[str], object]
@@ -138,7 +139,8 @@ def _encoded(stage: Stage, rows: pa.Table) -> pa.Table:
 def _measure(work: Callable[[int, int], int], items: int) -> _Measured:
     """Work on portions of some items, each four times as large as the one before, until one takes long enough.
 
-    Only the last portion counts: networks need large batches for the rate that they have in a run.
+    Only the last portion counts: networks need large batches for the rate that they have in a run (a decoder has a
+    fifth of it with 8 sentences), so a small portion is the last one only where it takes SECONDS by itself.
     `work`: works on a range of items, and returns how many sentences that were. The largest portion is all items.
     """
     size = min(items, FIRST)
@@ -146,7 +148,8 @@ def _measure(work: Callable[[int, int], int], items: int) -> _Measured:
     while True:
         started = time.perf_counter()
         found = _Measured(work(0, size), time.perf_counter() - started)
-        if found.seconds >= SECONDS / GROWTH or size >= min(items, MOST):
+        enough = SECONDS / GROWTH if size >= BATCHED else SECONDS
+        if found.seconds >= enough or size >= min(items, MOST):
             return found
         size = min(items, MOST, size * GROWTH)
 

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_the_plan_shows_it_and_the_run_compares(tmp_path: Path) -> None:
     source = {"path": "in.jsonl", "name": "in", "lang": "eng_Latn"}
     path = write_config(tmp_path, input=[source], autobleu=None, report=None)
     shown = " ".join(said(pipeline("plan", path)).split())
-    assert re.search(r"segment 0 chunks 1 chunk about \d+ about \d+ about \d+ s", shown), shown
+    assert re.search(r"segment 0 chunks 1 chunk about \d+ about [\d ]+ about \d+ s", shown), shown
     assert re.search(r"encode 0 parts 0 parts about \d+ about [\d ]+ about", shown), shown
     assert re.search(
         r"Remaining: about \d+ sentences of [\d ]+ tokens \(± 15%, by sentence-final marks in 8 documents\), [\d.]+ kB",
@@ -376,6 +377,22 @@ def test_small_parts_of_a_large_corpus_are_told_before_it_is_begun(
     assert "part_sentences" not in said(pipeline("plan", path)), "too late: what is made would be made again"
 
 
+@pytest.mark.parametrize(("each", "last"), [(0.001, 2048), (0.3, 128), (10.0, 8)])
+def test_calibration_measures_large_batches_also_on_slow_machines(
+    monkeypatch: pytest.MonkeyPatch, each: float, last: int
+) -> None:
+    seconds = 0.0
+
+    def work(start: int, stop: int) -> int:
+        nonlocal seconds
+        seconds += each * math.sqrt(stop - start)  # a batch of four times the size takes twice as long, not four times
+        return stop - start
+
+    monkeypatch.setattr(calibrate_module.time, "perf_counter", lambda: seconds)
+    monkeypatch.setattr(calibrate_module, "MOST", 2048)
+    assert calibrate_module._measure(work, 10_000).rows == last
+
+
 def test_rates_by_the_card_follow_the_size_of_the_network(tmp_path: Path) -> None:
     def of(**sections: object) -> RunConfig:
         return load_config(write_config(tmp_path, **sections))
@@ -386,3 +403,5 @@ def test_rates_by_the_card_follow_the_size_of_the_network(tmp_path: Path) -> Non
     half, all_ = (rate_of(of(autobleu={"sample": share}), "autobleu", 1000) for share in (0.5, 1.0))
     assert half and all_ and half == pytest.approx(2 * all_)
     assert rate_of(of(), "scaler", 1000) is None
+    sat, rules = (rate_of(of(segment={"method": one}), "segment", 1000) for one in ("sat-capped", "spacy-capped"))
+    assert sat and rules and rules > 5 * sat
