@@ -139,7 +139,11 @@ class RunProgress:
         return self._visited / max(1e-9, time.monotonic() - (self._working or self._started))
 
     def _left(self) -> float | None:
-        """Return the seconds that are left; None as long as a few small parts would speak for all."""
+        """Return the seconds that are left; None as long as a few small parts or chunks would speak for all."""
+        if not self._visits:
+            done = self._chunks_done
+            enough = done >= min(ENOUGH_PARTS, max(1.0, ENOUGH * self._chunks))
+            return (time.monotonic() - self._started) * (self._chunks - done) / done if enough else None
         total = self._total()
         if not self._visited or (self._parts < ENOUGH_PARTS and self._visited < ENOUGH * total):
             return None
@@ -156,7 +160,9 @@ class RunProgress:
         """Return how much text has been segmented, while chunks are."""
         done = segmented() - self._text_before if self._chunks_done < self._chunks else 0
         rate = done / max(1e-9, time.monotonic() - self._started)
-        return f"{number(done)} characters segmented, {number(rate)}/s" if done > 0 else ""
+        left = None if self._visits else self._left()
+        more = f", {duration(left)} left" if left else ""
+        return f"{number(done)} characters segmented, {number(rate)}/s{more}" if done > 0 else ""
 
     def _line(self) -> str:
         parts = [f"{duration(time.monotonic() - self._started)}:"]

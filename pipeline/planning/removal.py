@@ -134,11 +134,14 @@ class ViewChange:
             what.append(f"{counted(self.documents, 'document')} ({counted(self.rows, 'row')}) would leave {self.url}")
         if self.names:
             what.append(f"{self.url} is the corpus {self.names[0]!r}, and this file is named {self.names[1]!r}")
+        stay = " (documents that leave stay on disk until pipeline gc --delete)" if self.documents else ""
+        back = ["restore the inputs"] if self.documents else []
+        back += [f"write `name: {self.names[0]}`"] if self.names else []
         return (
             f"{', and '.join(what)}:\n"
             + "".join(f"  {line}\n" for line in self.lines())
-            + f"Nothing was changed. If that is intended, {consent} (documents that leave stay "
-            "on disk until pipeline gc --delete); otherwise restore the inputs, or give another `output`"
+            + f"Nothing was changed. If that is intended, {consent}{stay}; "
+            f"otherwise {' and '.join(back)}, or give another `output`"
         )
 
 
@@ -424,11 +427,10 @@ def _add_of_limits(store: Store, old: View, after: ChunkTable, found: dict[str, 
 
 def _entering(before: ChunkTable, after: ChunkTable, files: _Files, new: Mask) -> list[Entering]:
     there, found = _inputs(before), []
-    sizes = after.table["bytes"].to_numpy() / np.maximum(1, np.bincount(files.rows, minlength=len(after)))
     for name in sorted(_inputs(after.take(pa.array(np.unique(files.rows[new]))))):
         mine = new & pc.starts_with(files.keys, f"{name}\0").to_numpy(zero_copy_only=False)
         paths = [key.partition("\0")[2] for key in files.keys.filter(pa.array(mine)).unique().to_pylist()]
         first = tuple(visible(one) for one in sorted(paths)[:SHOWN_FILES])
-        stored = int(sizes[files.rows[mine]].sum())
+        stored = int(files.bytes[mine].sum())
         found.append(Entering(visible(name), name not in there, len(paths), stored, first))
     return found

@@ -69,6 +69,18 @@ def test_a_few_small_parts_do_not_say_how_long_the_rest_takes() -> None:
     assert one.numbers()["left"] and " left" in one._line()
 
 
+def test_segmenting_alone_says_how_long_the_rest_takes() -> None:
+    one = RunProgress(Console(file=io.StringIO(), width=160), chunks=20, sentences=0, visits=False)
+    tell_segmented(segmented() + 1000)
+    one.see(Event(kind="chunk", where="1"))
+    assert one.numbers()["left"] is None and "left" not in one._line(), "one of 20 chunks says little"
+    one.see(Event(kind="chunk", where="2"))
+    assert one.numbers()["left"] and one._line().endswith(" left")
+    for number in range(3, 21):
+        one.see(Event(kind="chunk", where=f"{number}"))
+    assert not one.numbers()["left"] and "left" not in one._line()
+
+
 @pytest.mark.parametrize("visits", [True, False])
 def test_a_chunk_that_takes_long_says_how_much_text_of_it_is_segmented(visits: bool) -> None:
     one = RunProgress(Console(file=io.StringIO(), width=160), chunks=1, sentences=0, visits=visits)

@@ -135,6 +135,7 @@ def test_a_file_that_disappears_a_limit_and_another_name(make_config: MakeConfig
     assert limited.documents == 14 - 7 and limited.rows > 0
     renamed = pipeline("run", path, "--set", "name=other")
     assert renamed.returncode == 2 and "is the corpus 'test', and this file is named 'other'" in renamed.stderr
+    assert "otherwise write `name: test`, or give another" in renamed.stderr and "leave" not in renamed.stderr
     assert pipeline("run", path, "--set", "name=other", "--accept-removal").returncode == 0
     assert not change_of(path, "name=other").needs_consent
     (tmp_path / "in/libreoffice-deu.jsonl").unlink()
@@ -201,4 +202,4 @@ def test_files_that_share_a_chunk(make_config: MakeConfig, tmp_path: Path) -> No
     change = change_of(path)
     (leaving,), (entering,) = change.leaving, change.entering
     assert leaving.documents == 2 and leaving.rows == 4 and leaving.files == ("03.txt", "07.txt") and not leaving.whole
-    assert entering.files == 1 and not entering.whole
+    assert entering.files == 1 and not entering.whole and entering.bytes == len("One more.")
