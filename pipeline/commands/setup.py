@@ -185,8 +185,7 @@ def flops(
 
       pipeline flops --model lcm-two-tower-7b --model lcm-base-1.6b --price 2.5
     """
-    from pipeline.planning.flops import Assumptions
-    from pipeline.planning.flops_command import FlopsOptions, show_flops
+    from pipeline.planning.flops import Assumptions, FlopsOptions, show_flops
 
     chosen = tuple(models or ("lcm-two-tower-1.6b", "lcm-two-tower-7b"))
     assumed = Assumptions(generated, steps, guidance, mfu, peak, price)

@@ -128,8 +128,4 @@ def _sources(corpus: Corpus, max_rows: int) -> dict[str, Any]:
     return {"head": [name.replace("_", " ") for name in shown], "rows": rows, "more": len(sentences) - len(order)}
 
 
-def _shown(name: str, found: tuple[float, int] | None) -> str:
-    return format_measure(name, found[0] if found else None)
-
-
 __all__ = ["Sample", "render", "write_explorer"]

@@ -22,7 +22,7 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.exports import exports_of
 from pipeline.export import ExportOptions, export_corpus
-from pipeline.export.hub.card import _provenance, escaped
+from pipeline.export.hub import _provenance, escaped
 from pipeline.export.hub.header import features, iso_code, licence_id, size_category
 from pipeline.export.hub.push import HubError
 from pipeline.inputs.listing import stamp
