@@ -30,7 +30,7 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
-from pipeline.corpus.runs import newest_config, newest_view
+from pipeline.corpus.runs import newest_view
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
@@ -39,10 +39,10 @@ from pipeline.export.hub.unchanged import compare_files
 from pipeline.export.lance_dataset import check_names, write_lance
 from pipeline.export.lcm import write_lcm, write_lcm_cards
 from pipeline.export.numpy_files import write_numpy
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import ROW_GROUP_ROWS, SHARD_MB, ExportTask, Written
 from pipeline.export.shares import Shares, is_finished, shared_files
-from pipeline.export.webdataset import SHARD_MB, write_webdataset
-from pipeline.export.wide import ROW_GROUP_ROWS, query, write_wide
+from pipeline.export.webdataset import write_webdataset
+from pipeline.export.wide import query, write_wide
 from pipeline.select.command import SelectOptions, selection_of, show_selection, unfinished
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
@@ -254,7 +254,8 @@ def _written(
     if not counts.kept and not options.share:
         raise CorpusError("the selection keeps no sentence; the table above says what removes them; nothing is written")
     with RowProgress(console, counts.kept, "sentences", "written") as progress:
-        written = _write(selection, target, options, vectors, counts, progress, draw)
+        sizes = options.row_group_rows or ROW_GROUP_ROWS, options.shard_mb or SHARD_MB
+        written = _write(ExportTask(selection, target, progress, vectors, *sizes), options, counts, draw)
     _balance(counts, written)
     return counts, written
 
@@ -284,36 +285,27 @@ def _not_purged(corpus: Corpus, purged: Collection[str], target: ExportTarget) -
     ) from failed
 
 
-def _write(
-    selection: Selection,
-    target: ExportTarget,
-    options: ExportOptions,
-    vectors: str,
-    counts: Counts,
-    progress: RowProgress,
-    draw: Draw | None,
-) -> Written:
+def _write(task: ExportTask, options: ExportOptions, counts: Counts, draw: Draw | None) -> Written:
     """Write all files but cards of the format lcm and `export.json`. Raises `ValueError` if the format is hub and
     `draw` is missing.
     """
     if options.format == "lcm":
-        return write_lcm(selection, target, progress)
+        return write_lcm(task)
     if options.format == "parquet":
-        return write_wide(selection, target, progress, vectors, options.row_group_rows or ROW_GROUP_ROWS)
+        return write_wide(task)
     if options.format == "hub":
         if draw is None:
             raise ValueError("the format hub needs `draw`")
-        row_group_rows = options.row_group_rows or ROW_GROUP_ROWS
-        return write_hub(selection, target, progress, vectors, row_group_rows, counts, options.licence, draw)
+        return write_hub(task, counts, options.licence, draw)
     if options.format == "numpy":
-        return write_numpy(selection, target, progress, vectors)
+        return write_numpy(task)
     if options.format == "webdataset":
-        return write_webdataset(selection, target, progress, vectors, options.shard_mb or SHARD_MB)
+        return write_webdataset(task)
     if options.format == "lance":
-        return write_lance(selection, target, progress, vectors)
+        return write_lance(task)
     from pipeline.export.sonar_llm import write_sonar_llm  # torch
 
-    return write_sonar_llm(selection, newest_config(selection.corpus.store), target, progress)
+    return write_sonar_llm(task)
 
 
 def _vectors(options: ExportOptions) -> str:

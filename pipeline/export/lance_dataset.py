@@ -17,12 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError, StorageError
-from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.rows import row_columns, rows_by_split
-from pipeline.select.selection import Selection
-from pipeline.storage.export_target import ExportTarget
 
 
 def check_names(corpus: Corpus) -> None:
@@ -34,27 +31,16 @@ def check_names(corpus: Corpus) -> None:
         )
 
 
-def write_lance(selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str) -> Written:
-    """Write every selected sentence.
+def write_lance(task: ExportTask) -> Written:
+    """Write every selected sentence to a folder of this machine.
 
-    Args:
-        selection: the sentences.
-        target: the folder of the export, on this machine.
-        progress: is told of written rows.
-        vectors: the type of vectors, `float16` or `float32`, or `none` to leave them out.
-
-    Returns:
-        What was written.
-
-    Raises:
-        CorpusError: for a damaged file of the corpus.
-        StorageError: if the folder cannot be written.
+    Raises `CorpusError` for a damaged file of the corpus, and `StorageError` if the folder cannot be written.
     """
     import lance  # the extra `lance`
 
-    written = Written()
+    target, written = task.target, task.written
     failed: list[BaseException] = []
-    tables = _tables(selection, progress, vectors, written, failed)
+    tables = _tables(task, failed)
     first = next(tables)
     batches = (batch for table in itertools.chain([first], tables) for batch in table.cast(first.schema).to_batches())
     place = Path(target.url) / "sentences.lance"
@@ -77,18 +63,16 @@ def write_lance(selection: Selection, target: ExportTarget, progress: RowProgres
     return written
 
 
-def _tables(
-    selection: Selection, progress: RowProgress, vectors: str, written: Written, failed: list[BaseException]
-) -> Iterator[pa.Table]:
-    names = row_columns(selection.corpus, embedding=vectors != "none")
+def _tables(task: ExportTask, failed: list[BaseException]) -> Iterator[pa.Table]:
+    names = row_columns(task.selection.corpus, embedding=task.vectors != "none")
     try:
-        for chosen in selection:
-            for _, table in rows_by_split(selection, chosen, names, written, progress):
+        for chosen in task.selection:
+            for _, table in rows_by_split(task, chosen, names):
                 if "embedding" in table.column_names:
                     place = table.column_names.index("embedding")
                     field = table.schema.field(place)
-                    written.dim = field.type.list_size
-                    kind = pa.list_(pa.type_for_alias(vectors), written.dim)
+                    task.written.dim = field.type.list_size
+                    kind = pa.list_(pa.type_for_alias(task.vectors), task.written.dim)
                     table = table.set_column(place, field.with_type(kind), table.column(place).cast(kind))
                 yield table
     except (Exception, KeyboardInterrupt) as error:

@@ -23,10 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from pipeline.console.progress import RowProgress
-from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
+from pipeline.export.pieces import ExportedSequences, ExportTask, Written, exported_sequences
 from pipeline.inputs.splits import SPLITS
-from pipeline.select.selection import PartSelection, Selection
+from pipeline.select.selection import PartSelection
 from pipeline.storage import layout
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.remote import is_remote
@@ -38,21 +37,11 @@ CARDS = ("datacard.yaml", "normalizer.pt", "normalizer.yaml")
 TEXT, EMBEDDINGS = "text_sentences", "text_sentences_sonar_emb"
 
 
-def write_lcm(selection: Selection, target: ExportTarget, progress: RowProgress) -> Written:
-    """Write every selected sequence.
-
-    Args:
-        selection: the sentences.
-        target: the folder of the export.
-        progress: is told of written rows.
-
-    Returns:
-        What was written.
-    """
-    written = Written()
-    for chosen in selection:
-        _write_part(selection, chosen, target, written, progress)
-    return written
+def write_lcm(task: ExportTask) -> Written:
+    """Write every selected sequence."""
+    for chosen in task.selection:
+        _write_part(task, chosen)
+    return task.written
 
 
 def write_lcm_cards(corpus: str, target: ExportTarget, written: Written, scaler: RobustScaler | None = None) -> None:
@@ -85,26 +74,25 @@ def write_lcm_cards(corpus: str, target: ExportTarget, written: Written, scaler:
     )
 
 
-def _write_part(
-    selection: Selection, chosen: PartSelection, target: ExportTarget, written: Written, progress: RowProgress
-) -> None:
-    documents = selection.corpus.documents(chosen.part)
+def _write_part(task: ExportTask, chosen: PartSelection) -> None:
+    written = task.written
+    documents = task.selection.corpus.documents(chosen.part)
     splits = np.asarray(documents["split"].to_pylist(), dtype=object)
     with contextlib.ExitStack() as closing:  # all files of a part appear together, when the part is done
         writers: dict[str, _RowGroups] = {}
-        for pieces in exported_sequences(selection, chosen):
+        for pieces in exported_sequences(task.selection, chosen):
             table = _table(pieces, documents)
             written.dim = pieces.embeddings.shape[1]
             of_split = splits[pieces.doc]
             for split in dict.fromkeys(of_split):
                 if split not in writers:
-                    file = closing.enter_context(target.file(f"data/split={split}/{chosen.part}.parquet"))
+                    file = closing.enter_context(task.target.file(f"data/split={split}/{chosen.part}.parquet"))
                     writers[split] = closing.enter_context(contextlib.closing(_RowGroups(file, table.schema, written)))
                 rows = table.filter(pa.array(of_split == split))
                 sentences = len(rows[EMBEDDINGS].combine_chunks().flatten())
                 writers[split].write(rows, sentences)
                 written.count(split, rows.num_rows, sentences)
-            progress.add(len(pieces.text))
+            task.progress.add(len(pieces.text))
 
 
 def _table(pieces: ExportedSequences, documents: pa.Table) -> pa.Table:

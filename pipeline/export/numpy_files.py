@@ -20,49 +20,35 @@ import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.plain_json import to_json
-from pipeline.console.progress import RowProgress
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.rows import row_columns, rows_by_split, split_rows
 from pipeline.inputs.splits import SPLITS
-from pipeline.select.selection import Selection
-from pipeline.storage.export_target import ExportTarget
 from stages.arrow import embedding_matrix
 
 
-def write_numpy(selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str) -> Written:
-    """Write every selected sentence.
-
-    Args:
-        selection: the sentences.
-        target: the folder of the export.
-        progress: is told of written rows.
-        vectors: the type of vectors, `float16` or `float32`.
-
-    Returns:
-        What was written.
-
-    Raises:
-        CorpusError: for a damaged file of the corpus, or if the corpus changes meanwhile.
+def write_numpy(task: ExportTask) -> Written:
+    """Write every selected sentence. Raises `CorpusError` for a damaged file of the corpus, or if the corpus changes
+    meanwhile.
     """
-    written = Written()
+    selection, target = task.selection, task.target
     names = row_columns(selection.corpus, embedding=True)
     sizes = split_rows(selection)
     with contextlib.ExitStack() as closing:
         writers: dict[str, _SplitWriter] = {}
         for chosen in selection:
-            for split, table in rows_by_split(selection, chosen, names, written, progress):
+            for split, table in rows_by_split(task, chosen, names):
                 if split not in writers:
                     matrix = closing.enter_context(target.file(f"data/{split}/embeddings.npy"))
                     lines = closing.enter_context(target.file(f"data/{split}/rows.jsonl"))
-                    dtype = np.dtype(vectors).newbyteorder("<")
+                    dtype = np.dtype(task.vectors).newbyteorder("<")
                     writers[split] = _SplitWriter(matrix, lines, sizes.get(split, 0), dtype)
                 writers[split].write(table)
         for writer in writers.values():
-            writer.finish(written)
+            writer.finish(task.written)
     first = next(split for split in SPLITS if split in writers)
     first_file = f"{target.url}/data/{first}/embeddings.npy"
-    written.next_step = f"np.load({first_file!r}, mmap_mode='r')"
-    return written
+    task.written.next_step = f"np.load({first_file!r}, mmap_mode='r')"
+    return task.written
 
 
 class _SplitWriter:

@@ -13,8 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.console.progress import RowProgress
 from pipeline.select.selection import PartSelection, Selection
+from pipeline.storage.export_target import ExportTarget
 from stages.arrow import embedding_matrix
+
+ROW_GROUP_ROWS = 8192
+SHARD_MB = 256
 
 
 @dataclass
@@ -48,6 +53,24 @@ class Written:
         self.dim = max(self.dim, other.dim)
         for split, pieces in other.by_split.items():
             self.by_split[split] = self.by_split.get(split, 0) + pieces
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """What the writers of all formats take: the selected sentences, the folder that they go to, and what is told of it.
+
+    `vectors`: the type of vectors, `float32` or `float16`, or `none` to leave them out; `row_group_rows`: the most rows
+    of a row group; `shard_mb`: the most megabytes (10^6 bytes) of a tar file, unless one sequence has more; `written`:
+    gets the counts.
+    """
+
+    selection: Selection
+    target: ExportTarget
+    progress: RowProgress
+    vectors: str = "float16"
+    row_group_rows: int = ROW_GROUP_ROWS
+    shard_mb: int = SHARD_MB
+    written: Written = field(default_factory=Written)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
-from pipeline.export.pieces import Written, kept_rows
+from pipeline.export.pieces import ExportTask, kept_rows
 from pipeline.select.selection import PartSelection, Selection
 
 FIRST = ("doc_id", "split", "source", "lang")
@@ -38,17 +37,13 @@ def free(name: str, taken: Collection[str]) -> str:
     return name
 
 
-def rows_by_split(
-    selection: Selection, chosen: PartSelection, names: list[str], written: Written, progress: RowProgress
-) -> Iterator[tuple[str, pa.Table]]:
+def rows_by_split(task: ExportTask, chosen: PartSelection, names: list[str]) -> Iterator[tuple[str, pa.Table]]:
     """Yield the rows of a part by split, in the order of the corpus within each split, and count them.
 
     Args:
-        selection: the sentences.
+        task: the sentences, and what is told of them.
         chosen: those of one part.
         names: the columns, as `row_columns` returns them.
-        written: gets the counts.
-        progress: is told of written rows.
 
     Yields:
         (split, rows).
@@ -57,18 +52,18 @@ def rows_by_split(
         return
     piece = np.repeat(chosen.piece, chosen.rows).astype(np.int32)
     begin = 0
-    for table in kept_rows(selection, chosen, names):
+    for table in kept_rows(task.selection, chosen, names):
         end = begin + table.num_rows
         table = table.add_column(names.index("split") + 1, free("piece", names), pa.array(piece[begin:end]))
         for split in table["split"].unique().to_pylist():
             of_split = table.filter(pc.equal(table["split"], split))
-            written.count(split, 0, of_split.num_rows)
+            task.written.count(split, 0, of_split.num_rows)
             yield split, of_split
-        progress.add(end - begin)
+        task.progress.add(end - begin)
         begin = end
-    documents = selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.sequence_starts]))
+    documents = task.selection.corpus.documents(chosen.part)["split"].take(pa.array(chosen.doc[chosen.sequence_starts]))
     for split in documents.to_pylist():
-        written.count(split, 1, 0)
+        task.written.count(split, 1, 0)
 
 
 def split_rows(selection: Selection) -> dict[str, int]:

@@ -24,8 +24,8 @@ import torch
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted
-from pipeline.console.progress import RowProgress
-from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
+from pipeline.corpus.runs import newest_config
+from pipeline.export.pieces import ExportedSequences, ExportTask, Written, exported_sequences
 from pipeline.select.selection import Selection
 from pipeline.storage.export_target import ExportTarget
 from stages.arrow import embedding_matrix
@@ -42,22 +42,11 @@ END_OF_SEQUENCE, END_LANG = "End of sequence.", "eng_Latn"
 Item = dict[str, Any]
 
 
-def write_sonar_llm(
-    selection: Selection, config: dict[str, Any], target: ExportTarget, progress: RowProgress
-) -> Written:
-    """Write every selected sequence.
-
-    Args:
-        selection: the sentences.
-        config: the configuration of the run, whose encoder embeds the end of sequence.
-        target: the folder of the export.
-        progress: is told of written rows.
-
-    Returns:
-        What was written.
-    """
-    end = _end_of_sequence(config)
-    written = Written(dim=len(end))
+def write_sonar_llm(task: ExportTask) -> Written:
+    """Write every selected sequence, and the end of sequence as the encoder of the newest run embeds it."""
+    selection, target, written = task.selection, task.target, task.written
+    end = _end_of_sequence(newest_config(selection.corpus.store))
+    written.dim = len(end)
     train = _Buckets(target, written, _train_pieces(selection))
     others: dict[str, list[Item]] = {"validation": [], "test": []}
     for chosen in selection:
@@ -69,7 +58,7 @@ def write_sonar_llm(
                 else:
                     others[splits[doc]].append(item)
                 written.count(splits[doc], 1, len(item["sentences"]))
-            progress.add(len(pieces.text))
+            task.progress.add(len(pieces.text))
     _save(target, f"{PREFIX}_val.pt", {"validation": others["validation"]}, written)
     if others["test"]:
         _save(target, f"{PREFIX}_test.pt", {"test": others["test"]}, written)

@@ -22,36 +22,17 @@ from typing import Any
 import numpy as np
 
 from pipeline.base.plain_json import to_json
-from pipeline.console.progress import RowProgress
-from pipeline.export.pieces import ExportedSequences, Written, exported_sequences
+from pipeline.export.pieces import ExportedSequences, ExportTask, Written, exported_sequences
 from pipeline.export.rows import FIRST, free, row_columns
 from pipeline.inputs.splits import SPLITS
-from pipeline.select.selection import Selection
 from pipeline.storage.export_target import ExportTarget
 
 MEGABYTE = 10**6
-SHARD_MB = 256
 
 
-def write_webdataset(
-    selection: Selection, target: ExportTarget, progress: RowProgress, vectors: str, shard_mb: int
-) -> Written:
-    """Write every selected sequence.
-
-    Args:
-        selection: the sentences.
-        target: the folder of the export.
-        progress: is told of written rows.
-        vectors: the type of vectors, `float16` or `float32`.
-        shard_mb: the most megabytes (10^6 bytes) of a tar file, unless one sequence has more.
-
-    Returns:
-        What was written.
-
-    Raises:
-        CorpusError: for a damaged file of the corpus.
-    """
-    written = Written()
+def write_webdataset(task: ExportTask) -> Written:
+    """Write every selected sequence. Raises `CorpusError` for a damaged file of the corpus."""
+    selection, target, written = task.selection, task.target, task.written
     catalogue = selection.corpus.catalogue
     names = row_columns(selection.corpus, embedding=True)
     of_document = [name for name in names if catalogue[name].family == "documents" or name == "part"]
@@ -59,17 +40,17 @@ def write_webdataset(
         shards: dict[str, _Shards] = {}
         for chosen in selection:
             for sequences in exported_sequences(selection, chosen, names):
-                matrix = np.ascontiguousarray(sequences.embeddings, np.dtype(vectors).newbyteorder("<"))
+                matrix = np.ascontiguousarray(sequences.embeddings, np.dtype(task.vectors).newbyteorder("<"))
                 written.dim = matrix.shape[1]
                 for number, (low, high) in enumerate(pairwise(sequences.offsets.tolist())):
                     about = _about(sequences, number, low, high, of_document)
                     split = about["split"]
                     if split not in shards:
-                        shards[split] = closing.enter_context(_Shards(target, split, shard_mb * MEGABYTE, written))
+                        shards[split] = closing.enter_context(_Shards(target, split, task.shard_mb * MEGABYTE, written))
                     key = f"{chosen.part}-{sequences.doc[number]:06d}-{sequences.piece[number]:04d}"
                     shards[split].add(key, {"npy": _npy(matrix[low:high]), "json": to_json(about).encode()})
                     written.count(split, 1, high - low)
-                progress.add(len(sequences.text))
+                task.progress.add(len(sequences.text))
     first = next(split for split in SPLITS if split in shards)
     last = shards[first].number - 1
     braces = f"{{00000..{last:05d}}}" if last else "00000"

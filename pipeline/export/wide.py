@@ -18,49 +18,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.console.progress import RowProgress
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.rows import FIRST, row_columns, rows_by_split
-from pipeline.select.selection import Selection
 from pipeline.storage.export_target import ExportTarget
 
-ROW_GROUP_ROWS = 8192
 
+def write_wide(task: ExportTask, see: Callable[[str, pa.Table], None] | None = None) -> Written:
+    """Write every selected sentence; `see` is shown (split, rows) as they are written.
 
-def write_wide(
-    selection: Selection,
-    target: ExportTarget,
-    progress: RowProgress,
-    vectors: str,
-    row_group_rows: int,
-    see: Callable[[str, pa.Table], None] | None = None,
-) -> Written:
-    """Write every selected sentence.
-
-    Args:
-        selection: the sentences.
-        target: the folder of the export.
-        progress: is told of written rows.
-        vectors: the type of vectors, `float32` or `float16`, or `none` to leave them out.
-        row_group_rows: the most rows of a row group.
-        see: is shown (split, rows) as they are written.
-
-    Returns:
-        What was written.
-
-    Raises:
-        CorpusError: for a damaged file of the corpus.
+    Raises `CorpusError` for a damaged file of the corpus.
     """
-    written = Written()
-    names = row_columns(selection.corpus, embedding=vectors != "none")
-    for chosen in selection:
+    written = task.written
+    names = row_columns(task.selection.corpus, embedding=task.vectors != "none")
+    for chosen in task.selection:
         with contextlib.ExitStack() as closing:  # all files of a part appear together, when the part is done
             writers: dict[str, _RowGroupWriter] = {}
-            for split, rows in rows_by_split(selection, chosen, names, written, progress):
-                table = _plain(rows, vectors, written)
+            for split, rows in rows_by_split(task, chosen, names):
+                table = _plain(rows, task.vectors, written)
                 if split not in writers:
-                    file = closing.enter_context(target.file(f"data/{split}/{chosen.part}.parquet"))
-                    writer = _RowGroupWriter(file, table.schema, row_group_rows, written)
+                    file = closing.enter_context(task.target.file(f"data/{split}/{chosen.part}.parquet"))
+                    writer = _RowGroupWriter(file, table.schema, task.row_group_rows, written)
                     writers[split] = closing.enter_context(contextlib.closing(writer))
                 writers[split].write(table)
                 if see:

@@ -21,17 +21,15 @@ import yaml
 
 from pipeline.base.errors import visible
 from pipeline.base.formats import counted, number
-from pipeline.console.progress import RowProgress
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.exports import view_digest
 from pipeline.corpus.runs import newest_config
 from pipeline.export.hub.figures import ExportFigures
 from pipeline.export.hub.header import UNKNOWN, header, iso_code, licence_id
-from pipeline.export.pieces import Written
+from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.wide import write_wide
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
-from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.remote import is_remote, without_credentials
 from stages.cards import CardError
 from stages.fetch import cache_path
@@ -44,24 +42,11 @@ Draw = Callable[
 ]
 
 
-def write_hub(
-    selection: Selection,
-    target: ExportTarget,
-    progress: RowProgress,
-    vectors: str,
-    row_group_rows: int,
-    counts: Counts,
-    licence: str | None,
-    draw: Draw,
-) -> Written:
+def write_hub(task: ExportTask, counts: Counts, licence: str | None, draw: Draw) -> Written:
     """Write every selected sentence, plots, and the card.
 
     Args:
-        selection: the sentences.
-        target: the folder of the export.
-        progress: is told of written rows.
-        vectors: the type of vectors, `float32` or `float16`, or `none` to leave them out.
-        row_group_rows: the most rows of a row group.
+        task: the sentences, and the folder.
         counts: what the selection removes.
         licence: of the texts, as the Hub names it; None: it is not known.
         draw: draws plots of languages, lengths and AutoBLEU (`pipeline/quality/report/dataset.py`).
@@ -72,15 +57,15 @@ def write_hub(
     Raises:
         CorpusError: for a damaged file of the corpus.
     """
-    figures = ExportFigures()
-    written = write_wide(selection, target, progress, vectors, row_group_rows, figures.add)
+    figures, target = ExportFigures(), task.target
+    written = write_wide(task, figures.add)
     langs, lang, chars, autobleu = figures.arrays()
     plots = draw(langs, lang, chars, autobleu)
     for name, (_, svg) in plots.items():
         with target.file(f"plots/{name}") as file:
             file.write(svg)
     captions = {f"plots/{name}": caption for name, (caption, _) in plots.items()}
-    target.write_text("README.md", _dataset_card(selection, counts, written, figures, licence, captions))
+    target.write_text("README.md", _dataset_card(task.selection, counts, written, figures, licence, captions))
     written.files += len(plots) + 1
     written.next_step = f"datasets.load_dataset({target.url!r}); --push USER/NAME uploads it to the Hub"
     return written

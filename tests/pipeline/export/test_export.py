@@ -32,6 +32,7 @@ from pipeline.base.errors import ConfigError, CorpusError, PipelineError, Storag
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.export.lcm import write_lcm
+from pipeline.export.pieces import ExportTask
 from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from pipeline.storage import export_target, layout
@@ -223,7 +224,8 @@ def test_an_export_that_is_stopped_is_not_taken_for_a_whole_one(corpus: Corpus, 
 
     with pytest.raises(KeyboardInterrupt):
         progress = Stops(Console(file=io.StringIO()), corpus.rows)
-        write_lcm(Selection(corpus, SelectSettings()), ExportTarget(str(tmp_path / "to"), corpus.url), progress)
+        target = ExportTarget(str(tmp_path / "to"), corpus.url)
+        write_lcm(ExportTask(Selection(corpus, SelectSettings()), target, progress))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
