@@ -61,13 +61,10 @@ def checked_address(config: RunConfig) -> str:
             "http://HOST:8265 to submit"
         )
     found = HOST_AND_PORT.fullmatch(address)
-    if address != "auto" and not address.startswith(("http://", "https://")) and not (found and _is_port(found)):
+    with_port = found and 0 < int(found["port"]) < 1 << 16
+    if address != "auto" and not address.startswith(("http://", "https://")) and not with_port:
         raise ConfigError(f"launcher.address: {address!r} is no address of a Ray cluster; give {ADDRESSES}")
     return address
-
-
-def _is_port(found: re.Match[str]) -> bool:
-    return 0 < int(found["port"]) < 1 << 16
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:

@@ -31,7 +31,6 @@ from launchers.pools import GpuBundles, Node, pools
 from launchers.ray_metrics import measured
 from pipeline.base.errors import CorpusError
 from pipeline.config.launcher import LauncherSettings
-from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import Identity, identity
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
@@ -80,7 +79,7 @@ def work_of(plan: Plan, folder: str) -> Work:
     config = plan.config
     ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that were not checked
     return Work(
-        segment=partial(_segment_task, config, folder, ordered),
+        segment=partial(SegmentTask, config, folder, ordered=ordered),
         visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.visits) else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
@@ -95,10 +94,6 @@ def items_of(plan: Plan) -> Iterator[tuple[str, Item]]:
         yield from ((ref.part, _part_item(ref, rows[ref.part])) for ref in waiting)
     for chunk in plan.chunks_to_segment():
         yield chunk.id, Item({"chunk": chunk.to_json()}, chunk.bytes // BYTES_A_SENTENCE)
-
-
-def _segment_task(config: RunConfig, folder: str, ordered: Identity | None, device: str) -> SegmentTask:
-    return SegmentTask(config, folder, device, ordered)
 
 
 def _part_task(plan: Plan, folder: str, ordered: Identity | None, device: str) -> PartTask:

@@ -230,7 +230,8 @@ class Command(TyperCommand):
             values, _, parameters = self.make_parser(ctx).parse_args(args=written)
             for one in parameters:
                 value = values.get(one.name or "")
-                if any(isinstance(text, str) and not text.strip() for text in _each(value)):
+                given = value if isinstance(value, list | tuple) else [value]
+                if any(isinstance(text, str) and not text.strip() for text in given):
                     raise ConfigError(f"{_empty(one)} (a variable that is not set makes an empty argument)")
         return rest
 
@@ -242,10 +243,6 @@ def _check_encoding(arguments: Sequence[str]) -> None:
     with contextlib.suppress(OSError):  # it was deleted, which matters to relative paths only
         if not is_utf8(folder := str(Path.cwd())):
             raise ConfigError(f"the name of the working directory, {folder}, is not UTF-8; rename it")
-
-
-def _each(value: object) -> Sequence[object]:
-    return value if isinstance(value, list | tuple) else [value]
 
 
 def _empty(parameter: Any) -> str:

@@ -65,7 +65,7 @@ def _without_other_kinds(errors: Sequence[Error], data: Any) -> list[Error]:
         if key and deeper and isinstance(value_of(data, key), dict):
             continue
         right = [one for one in some if not one["type"].endswith("_type")]
-        kept += (right or some[:1]) if len(some) > 1 and _members(some) > 1 else some
+        kept += (right or some[:1]) if len({one["loc"] for one in some}) > 1 else some
     return kept
 
 
@@ -103,10 +103,6 @@ def _member_at(words: tuple[str, ...], data: Any) -> int | None:
         elif step[:1].isupper() and isinstance(data, dict):
             return index
     return None
-
-
-def _members(errors: Sequence[Error]) -> int:
-    return len({one["loc"] for one in errors})
 
 
 def _words(error: Error) -> tuple[str, ...]:

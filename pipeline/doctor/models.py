@@ -206,7 +206,10 @@ def show_lcm_card(console: Console, card: LcmCard) -> None:
     lines += _wrapped("weights", f"{_millions(card.parameters())} for {what}")
     tokens = f"; {card.context_tokens} tokens at once" if card.context_tokens else ""
     lines += _wrapped("context", f"{card.context} sentences, at which documents are wrapped{tokens}")
-    lines += _wrapped("training", f"dropout {card.dropout:g}{_unconditional(card)}")
+    without = (
+        "" if card.kind in ("base", "token-lm") else f", {card.unconditional:.0%} of targets without their context"
+    )
+    lines += _wrapped("training", f"dropout {card.dropout:g}{without}")
     if card.objective != "mse":
         keys = f", keys {card.contrast.keys}" if card.objective == "contrastive" else ""
         lines += _wrapped("objective", card.objective + keys)
@@ -219,10 +222,6 @@ def show_trained_model(console: Console, place: str) -> None:
     """Show what the README.md of a trained model says. `place`: its folder."""
     console.print(Markdown((Path(place) / "README.md").read_text(encoding="utf-8")), width=WIDTH)
     console.print(escape(place), soft_wrap=True, highlight=False)
-
-
-def _unconditional(card: LcmCard) -> str:
-    return "" if card.kind in ("base", "token-lm") else f", {card.unconditional:.0%} of targets without their context"
 
 
 def _layers(card: LcmCard) -> str:

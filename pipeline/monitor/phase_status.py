@@ -152,7 +152,8 @@ class PhaseReader:
     def _see_workers(self, state: PhaseState, leases: Leases, now: float) -> Counter[str]:
         """Add the workers that hold a shard. Returns parts and sentences of shards that are not done."""
         in_claims: Counter[str] = Counter()
-        usual = self._usual()
+        times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
+        usual = statistics.median(times) if len(times) >= ENOUGH else None  # seconds per chunk
         finished: dict[str, list[ShardResult]] = {}
         for one in self._done.values():
             finished.setdefault(one.worker, []).append(one)
@@ -187,11 +188,6 @@ class PhaseReader:
             silent=silent, quiet=silent > self._seconds / 2, lost=now - held.beat > self._seconds,
         )  # fmt: skip
         return worker, here
-
-    def _usual(self) -> float | None:
-        """Return the usual seconds per chunk, from finished shards; None if those are too few."""
-        times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
-        return statistics.median(times) if len(times) >= ENOUGH else None
 
     def _estimate(self, state: PhaseState) -> None:
         """Estimate parts in all and the time left from the finished chunks; nothing before there are any."""

@@ -167,9 +167,11 @@ class RunWatcher:
             state = RunState("", holder, launcher, _LEASE_SECONDS, _since(holder, now), now, beat)
             state.lost = self._lost(state, beating)
             return state
-        run = run or self._newest()
         if not run:
-            return None
+            names = self.store.folders(layout.RUNS)
+            if not names:
+                return None
+            run = f"{layout.RUNS}/{names[-1]}"
         if holder.get("run") != run:
             holder = {}
         launcher = self._launcher(run)
@@ -209,10 +211,6 @@ class RunWatcher:
     def _now(self) -> float:
         """Return the time by the store's clock."""
         return time.time() + (self._ahead or 0.0)
-
-    def _newest(self) -> str | None:
-        names = self.store.folders(layout.RUNS)
-        return f"{layout.RUNS}/{names[-1]}" if names else None
 
     def _launcher(self, run: str) -> _Launcher:
         if run not in self._launchers:

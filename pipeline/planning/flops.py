@@ -262,10 +262,6 @@ def _columns(found: list[Writing]) -> dict[tuple[str, float | None], dict[int, f
     return columns
 
 
-def _label(model: str, length: float | None) -> str:
-    return model if length is None else f"{model}, {length:g} tokens per sentence"
-
-
 def _show_writing(console: Console, found: list[Writing], assumed: Assumptions) -> None:
     longest = max(one.tokens for one in found)
     table = Table(title="TFLOP to read and write one text", title_justify="left", box=None, padding=(0, 2, 0, 0))
@@ -356,9 +352,10 @@ def _draw(file: IO[bytes], form: str, found: list[Writing]) -> None:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "flops"}):
         figure = Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
-        for key, cells in _columns(found).items():
-            style = "--" if key[1] is None else "-"
-            axes.plot(list(cells), list(cells.values()), style, marker="o", markersize=3, label=_label(*key))
+        for (model, length), cells in _columns(found).items():
+            style = "--" if length is None else "-"
+            label = model if length is None else f"{model}, {length:g} tokens per sentence"
+            axes.plot(list(cells), list(cells.values()), style, marker="o", markersize=3, label=label)
         axes.set(xscale="log", yscale="log", xlabel="tokens of prompt and output", ylabel="FLOP")
         axes.set_title("Operations to read and write one text")
         axes.grid(alpha=0.3)

@@ -61,10 +61,11 @@ def language_findings(
     place = (*keys, "lang")
     name = f"input {int(keys[1]) + 1}"
     if first.unknown and not first.documents:
+        none = f"none of {first.where()} has a" if first.records > 1 else f"{first.where()} has no"
         found.append(
             (
                 place,
-                f"{name}: {_none_of(first)} language that {card.name} knows: {_listed(first.unknown)}; "
+                f"{name}: {none} language that {card.name} knows: {_listed(first.unknown)}; "
                 f"{'a run would set all of them' if stops else 'a run sets such documents'} aside "
                 f"({UNKNOWN_LANGUAGE}). What can be done: {_ways(config, one, first, card)}",
             )
@@ -91,10 +92,6 @@ def language_findings(
     return (found, []) if stops else ([], found)
 
 
-def _none_of(first: RecordSample) -> str:
-    return f"none of {first.where()} has a" if first.records > 1 else f"{first.where()} has no"
-
-
 def share_of(some: int, first: RecordSample) -> str:
     """Say how many of the records that were looked at are meant, and which share that is."""
     if first.records == 1:
@@ -113,11 +110,13 @@ def _listed(unknown: Counter[str]) -> str:
 
 def _ways(config: RunConfig, one: InputSettings, first: RecordSample, card: ModelCard) -> str:
     """Say what a person can do about languages that the model does not know."""
+    from stages.language.identifier import SONAR_CODES  # of languages of two letters (de: deu_Latn)
+
     others = [other for other in readable_cards() if other.name != card.name]
     section = "encode" if config.encode else "segment"
     ways: dict[str, None] = {}
     for code, _ in first.unknown.most_common(EXPLAINED):
-        meant = (code, *_codes_of(code))
+        meant = (code, *SONAR_CODES.get(code.lower(), ()))
         here = [known for known in meant if known in card.languages]
         there = next(((other, known) for other in others for known in meant if known in other.languages), None)
         if here:
@@ -128,10 +127,3 @@ def _ways(config: RunConfig, one: InputSettings, first: RecordSample, card: Mode
             ways[f"for {short(code)}, {nearest_languages(code, card.languages)}"] = None
     out = "state the languages where they are detected wrongly" if isinstance(one.lang, LangDetect) else ""
     return "; ".join([*ways, *([out] if out else []), "or leave such documents out of the input"])
-
-
-def _codes_of(code: str) -> tuple[str, ...]:
-    """Return SONAR's codes for a language of two letters (de: deu_Latn)."""
-    from stages.language.identifier import SONAR_CODES
-
-    return SONAR_CODES.get(code.lower(), ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,11 @@ def measure_whole(corpus: Corpus, names: Iterable[str], max_rows: int) -> dict[s
             value = _of_fits(corpus, name)
         else:
             value = PURGED if corpus.hides_documents else _of_receipts(of_receipts, name)
-        found[name] = {_ALL: (value, 1)} if isinstance(value, float) and not math.isnan(value) else _reason(value)
+        if isinstance(value, float):
+            found[name] = "there is nothing to divide by" if math.isnan(value) else {_ALL: (value, 1)}
+        else:
+            found[name] = value
     return found
-
-
-def _reason(value: float | str) -> str:
-    return value if isinstance(value, str) else "there is nothing to divide by"
 
 
 def _of_receipts(accounting: Accounting, name: str) -> float:
@@ -300,11 +299,10 @@ def show_expectations(console: Console, found: list[Expectation]) -> None:
     """Print a line for each expectation; those that do not hold also with -q."""
     for one in found:
         text = Text(f"{'✓' if one.holds else '✗'} {one.said()}", "green" if one.holds else "red")
-        (_printed(console) if one.holds else lambda line: warn(console, line, soft_wrap=True))(text)
-
-
-def _printed(console: Console) -> Callable[[Text], None]:
-    return lambda text: console.print(text, soft_wrap=True)
+        if one.holds:
+            console.print(text, soft_wrap=True)
+        else:
+            warn(console, text, soft_wrap=True)
 
 
 def failed_expectations(found: list[Expectation]) -> str:

@@ -168,7 +168,7 @@ def _write_sorted_runs(store: Store, config: RunConfig, chunks: Iterator[tuple[s
     keys: list[str] = []
     tables: list[pa.Table] = []
     for key, chunk in chunks:
-        ids = Counter(_ids_of(config, chunk))
+        ids = Counter(item.doc_id for item in _documents(config, chunk))
         columns = [
             [zlib.crc32(one.encode()) for one in ids],
             np.full(len(ids), len(keys), np.int32),
@@ -191,11 +191,6 @@ def _write_sorted_run(store: Store, keys: list[str], tables: list[pa.Table]) -> 
     path = f"{FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(3)}.parquet"
     store.write(path, sorted_run_of_ids(keys, table))
     return _SortedRun(path, keys, table.num_rows)
-
-
-def _ids_of(config: RunConfig, chunk: Chunk) -> Iterator[str]:
-    """Yield the ids of documents with text, as segmenting sees them."""
-    return (item.doc_id for item in _documents(config, chunk))
 
 
 def _documents(config: RunConfig, chunk: Chunk) -> Iterator[Document]:

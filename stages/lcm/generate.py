@@ -107,7 +107,9 @@ def continue_documents(
         before = torch.stack([texts[number].last for number in numbers])
         breaks = [False] * len(found) if end_of_paragraph is None else are_breaks(found, end_of_paragraph, end).tolist()
         repeats = (functional.cosine_similarity(found, before) > previous_cosine).tolist()
-        ends = [False] * len(found) if end is None else (_cosines(found, end) > end_cosine).tolist()
+        ends = [False] * len(found)
+        if end is not None:
+            ends = (functional.cosine_similarity(found, end.to(found)[None]) > end_cosine).tolist()
         for row, number in enumerate(numbers):
             text = texts[number]
             text.written += 1
@@ -191,7 +193,3 @@ def limits_of(max_sentences: int | Sequence[int], documents: int) -> list[int]:
     if low:
         raise ValueError(f"max_sentences is {low[0]}; give a number ≥ 1")
     return limits
-
-
-def _cosines(found: Tensor, end: Tensor) -> Tensor:
-    return functional.cosine_similarity(found, end.to(found)[None])

@@ -39,7 +39,8 @@ class _SoftmaxLosses(torch.autograd.Function):
         kind = queries.device.type
         ctx.format = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else queries.dtype
         q, k = queries.to(ctx.format), keys.to(ctx.format)
-        normals, own = (torch.empty(len(q), dtype=_precise(ctx.format), device=q.device) for _ in range(2))
+        precise = torch.promote_types(ctx.format, torch.float32)
+        normals, own = (torch.empty(len(q), dtype=precise, device=q.device) for _ in range(2))
         with torch.autocast(kind, enabled=False):
             for some in _chunks(len(q), len(k), q.device):
                 scores = (q[some] @ k.T).to(normals.dtype)
@@ -61,10 +62,6 @@ class _SoftmaxLosses(torch.autograd.Function):
             of_queries[some] = (weighed @ k).to(of_queries.dtype)
             of_keys += weighed.T @ q[some]
         return of_queries, of_keys.to(keys.dtype), None
-
-
-def _precise(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _chunks(queries: int, keys: int, device: torch.device) -> Iterator[Tensor]:

@@ -187,7 +187,8 @@ def _ngrams(text: pa.Array, of: Ints, documents: int) -> dict[str, Floats]:
             hashes = hashes[:0]
         else:
             with np.errstate(over="ignore"):  # of the n words from each place on
-                hashes = _mixed(hashes[:-1] * np.uint64(0x9E3779B97F4A7C15) + numbers[n - 1 :])
+                hashes = hashes[:-1] * np.uint64(0x9E3779B97F4A7C15) + numbers[n - 1 :]
+            hashes ^= hashes >> np.uint64(29)
         inside = owner[: len(hashes)] == owner[len(owner) - len(hashes) :]
         if n in TOP_NGRAMS:
             found[f"doc_top_{n}gram_chars"] = _ratio(_most(hashes, inside, owner, chars, n, documents), whole)
@@ -199,11 +200,6 @@ def _ngrams(text: pa.Array, of: Ints, documents: int) -> dict[str, Floats]:
             covered = np.cumsum(repeated[:-1]) > 0
             found[f"doc_duplicate_{n}gram_chars"] = _ratio(_totals(owner, documents, chars * covered), whole)
     return found
-
-
-def _mixed(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return well-mixed hashes."""
-    return hashes ^ (hashes >> np.uint64(29))
 
 
 def _repeats(owner: Ints, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:

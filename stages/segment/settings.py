@@ -93,8 +93,7 @@ class SegmentSettings(Settings):
         if not self.uses_sat:
             return {}
         card, languages = load_sat_card(self.sat), self.languages
-        return {"sat": card.digest} if languages is None else {"sat": card.digest, "sat languages": _digest(languages)}
-
-
-def _digest(languages: frozenset[str]) -> str:
-    return hashlib.sha256(" ".join(sorted(languages)).encode()).hexdigest()[:16]
+        if languages is None:
+            return {"sat": card.digest}
+        digest = hashlib.sha256(" ".join(sorted(languages)).encode()).hexdigest()[:16]
+        return {"sat": card.digest, "sat languages": digest}

@@ -70,7 +70,8 @@ def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> N
     server = server_of(corpus, token, index)  # its imports take longer than a page
     with contextlib.closing(listening(options.port)) as listener:
         port = listener.getsockname()[1]
-        address = f"http://{LOOPBACK}:{port}/{token}/{_asking(options.where)}"
+        asking = f"?{urlencode({'where': options.where})}" if options.where is not None else ""
+        address = f"http://{LOOPBACK}:{port}/{token}/{asking}"
         about = (
             f"{visible(corpus.view.name)}: {counted(corpus.rows, 'sentence')} in {counted(len(corpus.parts), 'part')}"
         )
@@ -130,7 +131,3 @@ def server_of(corpus: Corpus, token: str, index: NearestIndex | None) -> uvicorn
 def _is_news(record: logging.LogRecord) -> bool:
     """Return whether a message of the server says more than that an answer broke off, of which `Guard` says why."""
     return "without completing response" not in record.getMessage()
-
-
-def _asking(where: str | None) -> str:
-    return f"?{urlencode({'where': where})}" if where is not None else ""

@@ -232,7 +232,9 @@ class _Order:
                 for batch in reader.batches(tuple(dict.fromkeys((self._column, ROW))), self._where):
                     read += batch.rows
                     found += batch.table.num_rows
-                    table = self._better(self._valued(batch.table, at), best)
+                    places = pa.array(np.full(batch.table.num_rows, at, np.int32))
+                    valued = {_VALUE: batch.table[self._column], "at": places, ROW: batch.table[ROW]}
+                    table = self._better(pa.table(valued), best)
                     if table.num_rows or not (best or waiting):
                         waiting.append(table)
                         size += table.num_rows
@@ -241,10 +243,6 @@ class _Order:
                     watch.see(read, found)
         self._found = found
         return self._first([*([best] if best else []), *waiting])
-
-    def _valued(self, table: pa.Table, at: int) -> pa.Table:
-        places = pa.array(np.full(table.num_rows, at, np.int32))
-        return pa.table({_VALUE: table[self._column], "at": places, ROW: table[ROW]})
 
     def _better(self, table: pa.Table, best: pa.Table | None) -> pa.Table:
         """Return the rows that may come before the last of the best; with equal values, they come after it."""

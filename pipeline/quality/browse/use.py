@@ -44,20 +44,17 @@ def use_of(corpus: Corpus, where: Condition | None) -> Use:
             "refuses it until it says “… is null or …” or “… is not null and …”."
         )
     quoted = f'"{text}"' if text and not set(text) & set('"$`!\\') else shlex.quote(text)
+    columns = ", ".join(repr(name) for name in ("text", "lang", "embedding") if name in corpus.catalogue)
     return Use(
         select=yaml.safe_dump({"select": selected}, allow_unicode=True, width=10_000).strip() if selected else "",
         inspect=f"pipeline inspect {shlex.quote(corpus.url)} --to rows.parquet"
         + (f" --where {quoted}" if text else ""),
         python="from pipeline import Corpus\n\n"
-        f"corpus = Corpus({corpus.url!r})\nfor batch in corpus.batches({_python_columns(corpus)}"
+        f"corpus = Corpus({corpus.url!r})\nfor batch in corpus.batches({columns}"
         + (f", where={text!r}" if text else "")
         + "):\n    print(batch.table)",
         remark=" ".join(remarks),
     )
-
-
-def _python_columns(corpus: Corpus) -> str:
-    return ", ".join(repr(name) for name in ("text", "lang", "embedding") if name in corpus.catalogue)
 
 
 def _named(name: str) -> str:

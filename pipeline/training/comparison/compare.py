@@ -253,7 +253,7 @@ class _Comparison:
         check_trained(config)
         train(self.console, config)
         run, store = config.train.folder, Store(config.output)
-        asked = self._asked(store, run, one.sampling)
+        asked = fingerprint([read_started(store, run).pinned.digest, one.sampling, self._asked_of_baselines])
         done = self.results.rows.get(row, {}).get(str(seed))
         if done and done.asked == asked:
             if done.judged != self._asked_of_baselines:  # of an earlier version
@@ -290,10 +290,6 @@ class _Comparison:
         if self.left_out:
             judged += [sorted(self.left_out)]
         return fingerprint(judged)
-
-    def _asked(self, store: Store, run: str, sampling: dict[str, Any]) -> str:
-        pinned = read_started(store, run).pinned.digest
-        return fingerprint([pinned, sampling, self._asked_of_baselines])
 
     def _config(self, row: str, seed: int) -> RunConfig:
         """Return the configuration of a training, with the number of steps that its minutes allow."""

@@ -227,10 +227,11 @@ def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFig
     """Return the description of a model for people, in Markdown."""
     encoder, text, card = load_card(record.text.encode.model), record.text, about.card
     shape = {key: value for key, value in card.recorded().items() if key in _SHAPE and value is not None}
+    objective = "" if card.objective == "mse" else f" (objective {card.objective})"
     lines = [
         f"# {record.name}",
         "",
-        f"A Large Concept Model of the kind `{card.kind}`{_objective(card.objective)} over embeddings of "
+        f"A Large Concept Model of the kind `{card.kind}`{objective} over embeddings of "
         f"{encoder.name} ({about.pinned.dim} dimensions). It continues a text, sentence by sentence:",
         "",
         "```sh",
@@ -256,10 +257,6 @@ def _others(about: ModelHeader) -> str:
         return ""
     said = (f"`{one['path'].rstrip('/').rpartition('/')[2]}` (weight {one['weight']:g})" for one in others)
     return f" (weight {own:g}) and of {', '.join(said)}"
-
-
-def _objective(objective: str) -> str:
-    return "" if objective == "mse" else f" (objective {objective})"
 
 
 def _figures(evaluated: _EvaluatedFigures) -> list[str]:

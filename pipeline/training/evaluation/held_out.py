@@ -309,7 +309,8 @@ def _documents(index: Index, split: str, max_sentences: int, drawn: bool = False
         assert batch.texts is not None and batch.sequences is not None and batch.paragraphs is not None
         start = 0
         for length, number in zip(batch.lengths.tolist(), batch.sequences.tolist(), strict=True):
-            end = start + length - _closes(batch.embeddings[start + length - 1], index)
+            last = batch.embeddings[start + length - 1].numpy()  # it may be one that the loader added
+            end = start + length - any(np.array_equal(last, ending) for ending in index.endings)
             if end > start:
                 prompt = int((batch.weights[start:end] == 0).sum())  # only answers count in a loss
                 yield _Document(
@@ -342,11 +343,6 @@ def _held(index: Index, split: str, found: list[_Document], by: str | None = Non
     texts = tuple(text for one in found for text in one.texts)
     embeddings, paragraphs = (torch.cat([getattr(one, name) for one in found]) for name in ("embeddings", "paragraphs"))
     return HeldOut(embeddings, lengths, texts, langs, ids, hashes, paragraphs, groups, drawn)
-
-
-def _closes(embedding: Tensor, index: Index) -> bool:
-    """Return whether the last sentence of a document is one that the loader added."""
-    return any(np.array_equal(embedding.numpy(), ending) for ending in index.endings)
 
 
 def _described(index: Index, split: str, sequences: list[int], columns: Sequence[str]) -> list[tuple[str, ...]]:
