@@ -35,8 +35,7 @@ from pipeline.corpus.tombstones import read_tombstones, tombstone_paths
 from pipeline.corpus.view import View
 from pipeline.quality.browse.find import Finder, Question
 from pipeline.quality.browse.guard import Guard
-from pipeline.quality.browse.neighbours import neighbours
-from pipeline.quality.browse.shown import around, described, looked_at, shown_columns, shown_rows
+from pipeline.quality.browse.shown import around, described, looked_at, neighbours, shown_columns, shown_rows
 from pipeline.quality.browse.use import use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from pipeline.quality.extract import stream

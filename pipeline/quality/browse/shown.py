@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import pyarrow as pa
+import regex
 
 from pipeline.base.errors import visible
 from pipeline.base.plain_json import to_json
-from pipeline.corpus.part_reader import PART, ROW, Column
+from pipeline.conditions.condition import Condition
+from pipeline.corpus.nearest import Candidates, find_nearest
+from pipeline.corpus.part_reader import PART, ROW, Column, PartBatch, PartReader
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.browse.differences import Pieces, differences
 from pipeline.quality.browse.find import Place, can_be_ordered, values_of
+from pipeline.quality.browse.watch import Watch
 from pipeline.storage import layout
+
+Pieces = list[list[str]]  # pairs of a sign (= - +) and a text; joined, the texts are the whole
 
 TEXT, DECODED = "text", "decoded"
 SHORT, LONG = 2_000, 100_000  # characters of a value on a page of rows, and of the one row that is looked at
@@ -26,6 +33,40 @@ EXACT = 2**53  # whole numbers up to here are exact in JavaScript
 FIRST_SHOWN = ("lang", "autobleu", "fragility_cosine", "fragility_predicted", "chars", "doc_id")
 AROUND = 5  # sentences before and after the one that is looked at
 MOST_AROUND = 100  # sentences of a document in one answer
+COUNT = 12  # nearest rows
+LONGEST = 1_500  # words of both together; longer ones are shown without marks (some tens of milliseconds)
+_WORDS = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]\p{M}*"
+    r"|(?:(?![\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}])[\w\p{M}])+|\s+|."
+)
+
+
+def differences(text: str, decoded: str) -> tuple[Pieces, Pieces]:
+    """Return the pieces of both: `=` is in both, `-` only in the text, `+` only in what it decodes to.
+
+    differences("The ship arrived.", "The sheep arrived.")
+    # ([["=", "The "], ["-", "ship"], ["=", " arrived."]], [["=", "The "], ["+", "sheep"], ["=", " arrived."]])
+
+    Of scripts that put no spaces between words, single characters are compared.
+    """
+    ours, theirs = _WORDS.findall(text), _WORDS.findall(decoded)
+    if len(ours) + len(theirs) > LONGEST:
+        return [["=", text]], [["=", decoded]]
+    mine: Pieces = []
+    other: Pieces = []
+    for kind, from_, to, other_from, other_to in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        _add(mine, "=" if kind == "equal" else "-", "".join(ours[from_:to]))
+        _add(other, "=" if kind == "equal" else "+", "".join(theirs[other_from:other_to]))
+    return mine, other
+
+
+def _add(pieces: Pieces, sign: str, text: str) -> None:
+    if not text:
+        return
+    if pieces and pieces[-1][0] == sign:
+        pieces[-1][1] += text
+    else:
+        pieces.append([sign, text])
 
 
 def described(corpus: Corpus) -> dict[str, Any]:
@@ -75,20 +116,11 @@ def shown_rows(
     Returns:
         For each row `part`, `row`, `values` by column, and the pieces of `text` and `decoded`.
     """
-    return [shown_row(one, names, longest) for one in values_of(corpus, places, names)]
+    return [_shown_row(one, names, longest) for one in values_of(corpus, places, names)]
 
 
-def shown_row(values: dict[str, Any], names: tuple[str, ...], longest: int) -> dict[str, Any]:
-    """Return one row of `shown_rows`.
-
-    Args:
-        values: what `values_of` returned for the row.
-        names: the columns.
-        longest: the most characters of a value.
-
-    Returns:
-        `part`, `row`, `values` by column, and the pieces of `text` and `decoded`.
-    """
+def _shown_row(values: dict[str, Any], names: tuple[str, ...], longest: int) -> dict[str, Any]:
+    """Return one row of `shown_rows`."""
     return {
         PART: values[PART],
         ROW: values[ROW],
@@ -132,7 +164,7 @@ def looked_at(corpus: Corpus, part: str, row: int) -> dict[str, Any]:
         row: its number in the part.
 
     Returns:
-        What `shown_row` returns, and the document as `around` returns it.
+        The row as `shown_rows` returns it, and the document as `around` returns it.
     """
     names = tuple(name for name, column in corpus.catalogue.items() if column.family not in layout.VECTORS)
     found = shown_rows(corpus, [(part, row)], names, LONG)[0]
@@ -173,5 +205,60 @@ def around(corpus: Corpus, part: str, row: int, before: int, after: int) -> dict
         "sentences": document["rows"],
         "first": low - start + 1,
         "last": high - start,
-        "rows": [shown_row(one, names, SHORT) for one in sentences],
+        "rows": [_shown_row(one, names, SHORT) for one in sentences],
     }
+
+
+class _WatchedCorpus:
+    """A corpus of which each row group that is read is told to a watch."""
+
+    def __init__(self, corpus: Corpus, watch: Watch) -> None:
+        self._corpus, self._watch = corpus, watch
+
+    @property
+    def parts(self) -> list[str]:
+        return self._corpus.parts
+
+    def schema(self, *columns: str) -> pa.Schema:
+        return self._corpus.schema(*columns)
+
+    def reader(self, part: str | int) -> PartReader:
+        return self._corpus.reader(part)
+
+    def place(self, row: int) -> tuple[str, int]:
+        return self._corpus.place(row)
+
+    def batches(
+        self, *columns: str, where: Condition | None = None, parts: Sequence[str] | None = None
+    ) -> Iterator[PartBatch]:
+        read = found = 0
+        for batch in self._corpus.batches(*columns, where=where, parts=parts):
+            read += batch.rows
+            found += batch.table.num_rows
+            self._watch.see(read, found)
+            yield batch
+
+
+def neighbours(
+    corpus: Corpus, part: str, row: int, where: Condition | None, index: Candidates | None, watch: Watch
+) -> list[dict[str, Any]]:
+    """Return the nearest rows, best first, each with its `score` (cosine).
+
+    Args:
+        corpus: the corpus.
+        part: the part of the row.
+        row: its number in the part.
+        where: a condition that the others must satisfy; without one and with an index, only likely rows are compared.
+        index: an index of the whole corpus; None to compare all rows.
+        watch: is told of the rows that are compared.
+
+    Returns:
+        At most `COUNT` rows as `shown_rows` returns them.
+
+    Raises:
+        CorpusError: for a row that does not exist or has no usable embedding.
+    """
+    names = tuple(name for name in (TEXT, DECODED, "lang", "autobleu", "doc_id") if name in corpus.catalogue)
+    index = index if where is None else None
+    found = find_nearest(_WatchedCorpus(corpus, watch), (part, row), COUNT, names, where, "cosine", index)
+    return [_shown_row(one, names, SHORT) | {"score": one["score"]} for one in found.to_pylist()]

@@ -21,12 +21,23 @@ from pipeline.corpus.reader import Corpus
 from pipeline.quality.drift import Drift, FitSummary, drift, fit_summary, records_of
 from pipeline.quality.expectations import Expectation
 from pipeline.quality.report import curated
-from pipeline.quality.report.expected import broken_expectations, expectations
-from pipeline.quality.report.fragility import codes, fragility, prediction
 from pipeline.quality.report.gather import Gathered, gather
 from pipeline.quality.report.page import Block, Headline, Note, Section, number, write_page
 from pipeline.quality.report.rows import MAX_ROWS
-from pipeline.quality.report.sections import contents, embeddings, examples, lengths, records, scores, selection
+from pipeline.quality.report.sections import (
+    broken_expectations,
+    codes,
+    contents,
+    embeddings,
+    examples,
+    expectations,
+    fragility,
+    lengths,
+    prediction,
+    records,
+    scores,
+    selection,
+)
 from pipeline.quality.report.summary import fits_section, headlines, provenance, throughput, verdicts
 from pipeline.select.command import removed_by
 

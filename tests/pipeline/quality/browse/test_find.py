@@ -16,10 +16,17 @@ import yaml
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.quality.browse import find
-from pipeline.quality.browse.differences import LONGEST, differences
 from pipeline.quality.browse.find import Finder, Question, values_of
-from pipeline.quality.browse.neighbours import COUNT, neighbours
-from pipeline.quality.browse.shown import around, looked_at, shown_columns, shown_rows
+from pipeline.quality.browse.shown import (
+    COUNT,
+    LONGEST,
+    around,
+    differences,
+    looked_at,
+    neighbours,
+    shown_columns,
+    shown_rows,
+)
 from pipeline.quality.browse.use import use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from tests.conftest import write_config, write_jsonl

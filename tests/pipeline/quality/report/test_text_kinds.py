@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from pipeline.quality.report.fragility import _kinds_of_the_fragile
 from pipeline.quality.report.page import Table
 from pipeline.quality.report.rows import ReportRows
+from pipeline.quality.report.sections import _kinds_of_the_fragile
 from pipeline.quality.report.text_kinds import (
     CODE,
     DIGITS,
