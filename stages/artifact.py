@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 VERSION = 1
+CHECKPOINT = "decoder-checkpoint"  # the kind of these files
 
 
 def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
@@ -34,23 +35,14 @@ def to_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str,
     return data
 
 
-def sealed_bytes(kind: str, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a file that holds a digest of itself, for files that no record vouches for.
-
-    Args:
-        kind: what it is, such as `scaler`.
-        tensors: name → tensor, on any device.
-        about: settings, numbers and provenance, as JSON can hold them.
-
-    Returns:
-        A file in safetensors format.
-    """
-    return to_bytes(kind, tensors, {**about, "digest": _digest(tensors, about)})
+def checkpoint_bytes(tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a checkpoint of a fit: a file that holds a digest of itself, as no record vouches for it."""
+    return to_bytes(CHECKPOINT, tensors, {**about, "digest": _digest(tensors, about)})
 
 
-def from_sealed(kind: str, data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return what `from_bytes` does for a file of `sealed_bytes`. Raises ValueError if anything in it has changed."""
-    tensors, about = from_bytes(kind, data)
+def from_checkpoint(data: bytes) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return what `from_bytes` does, for a checkpoint. Raises ValueError if anything in it has changed."""
+    tensors, about = from_bytes(CHECKPOINT, data)
     said = {key: value for key, value in about.items() if key not in ("kind", "version", "digest")}
     if about.get("digest") != _digest(tensors, said):
         raise ValueError("it does not hold what its digest was made of")

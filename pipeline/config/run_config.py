@@ -256,10 +256,13 @@ class RunConfig(Settings):
 
     @property
     def plan_embeddings(self) -> PlanEmbeddingSettings | None:
-        """The stage that embeds the plans of paragraphs."""
+        """The stage that embeds the plans of paragraphs as the sentences are embedded."""
         if not self.plans or not self.encode:
             return None
-        return self.plans.embedded_by(self.encode, self.segment.max_document_sentences)
+        longest = self.segment.max_document_sentences
+        return PlanEmbeddingSettings(
+            **self.encode.model_dump(), column=self.plans.column, max_document_sentences=longest
+        )
 
     def asked_stages(self) -> tuple[StageSettings, ...]:
         """Return the row-wise stages that the file asks for, in order."""

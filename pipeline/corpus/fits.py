@@ -386,12 +386,11 @@ def check_checkpoint(store: Store, path: str) -> None:
     """Read the checkpoint of a fine-tuning. Raises `CorpusError` if it is damaged, or is not the one that its name
     says.
     """
-    from stages.artifact import from_sealed  # torch
-    from stages.decoder.finetune import CHECKPOINT
+    from stages.artifact import from_checkpoint  # torch
 
     remedy = "delete it: the decoder is fine-tuned from the beginning"
     try:
-        made_of = str(from_sealed(CHECKPOINT, store.read(path))[1].get("made_of"))
+        made_of = str(from_checkpoint(store.read(path))[1].get("made_of"))
     except ValueError as error:
         raise DamagedError(f"{store.url}/{path}", str(error), remedy) from error
     if path != checkpoint_path(made_of):

@@ -111,14 +111,8 @@ def _parts_in_order(plan: Plan, settings: StageSettings) -> list[PartState]:
     return found
 
 
-class PartRows:
-    """The rows of a part, with the columns that are compared, and the rows at which documents begin.
-
-    Args:
-        store: the corpus.
-        part: the part.
-        columns: the columns that are compared.
-    """
+class _PartRows:
+    """The rows of a part, with the columns that are compared, and the rows at which documents begin."""
 
     def __init__(self, store: Store, part: PartState, columns: Sequence[str]) -> None:
         with PartReader(store, part.ref.part, part.receipts, frozenset()) as reader:
@@ -151,7 +145,7 @@ class Unit:
         """What is counted."""
         return "documents" if self.documents else "sentences"
 
-    def keys(self, part: PartRows) -> npt.NDArray[np.uint64]:
+    def keys(self, part: _PartRows) -> npt.NDArray[np.uint64]:
         """Return (rows,) the keys by which rows are looked up in what was found."""
         if self.by_row:
             return (part.begins if self.documents else part.rows).astype(np.uint64)
@@ -168,9 +162,9 @@ class ComparedParts:
     batch: Ints
     pieces: int
 
-    def scan(self, *columns: str) -> Iterator[tuple[int, PartRows]]:
+    def scan(self, *columns: str) -> Iterator[tuple[int, _PartRows]]:
         """Yield the number and the rows of one part after the other."""
-        return enumerate(prefetch(lambda part: PartRows(self.store, part, columns), self.parts))
+        return enumerate(prefetch(lambda part: _PartRows(self.store, part, columns), self.parts))
 
     def named(self, unit: Unit, folder: Path) -> _Distributed:
         """Find a unit's duplicates, and where the first of each is; distributed by part."""
@@ -264,7 +258,7 @@ def _with_names(store: Store, parts: Sequence[PartState], found: pa.Table) -> pa
     for start, end in pairwise(edges.tolist()):
         some = found.slice(start, end - start)
         rows = pa.array(some["first_row"].to_numpy())
-        part = PartRows(store, parts[of_part[start]], ["doc_id", "position"])
+        part = _PartRows(store, parts[of_part[start]], ["doc_id", "position"])
         names = part.table.select(["doc_id", "position"]).take(rows)
         tables.append(pa.table([*some.columns, *names.columns], schema=_NAMED))
     return pa.concat_tables(tables)
@@ -282,7 +276,7 @@ def _write(
     """Write the columns of one part. `shared`: seconds of the comparison per row."""
     started = time.perf_counter()
     part, (family,) = parts[number], settings.writes
-    rows = PartRows(store, part, [unit.column for unit, _ in found if not unit.by_row])
+    rows = _PartRows(store, part, [unit.column for unit, _ in found if not unit.by_row])
     columns: dict[str, pa.Array] = {}
     counts: dict[str, float] = {}
     for unit, table in found:

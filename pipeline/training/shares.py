@@ -81,14 +81,8 @@ class ShareWriter(StorageWriter):
     def reset(self, checkpoint_id: Any = None) -> None:
         """Do nothing: no state is kept between two checkpoints."""
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: folders are created by writing.
-
-        Args:
-            is_coordinator: whether this is the first process.
-            *args: further arguments of PyTorch, which are not used.
-            **kwargs: further arguments of PyTorch, which are not used.
-        """
+    def set_up_storage_writer(self, *_: Any, **__: Any) -> None:
+        """Do nothing: folders are created by writing."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Return the plan unchanged."""

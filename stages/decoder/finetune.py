@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from stages.artifact import from_sealed, sealed_bytes, to_bytes
+from stages.artifact import checkpoint_bytes, from_checkpoint, to_bytes
 from stages.batching import Indices, Tokens
 from stages.decoder.settings import DecoderSettings
 from stages.device import compute_dtype, prepare_cuda
@@ -33,7 +33,7 @@ from stages.sonar.cross_entropy import mixed_precision, projected_cross_entropy
 from stages.sonar.likelihood import sentence_losses, teacher_forced
 from stages.sonar.networks import SonarTextDecoder
 
-KIND, CHECKPOINT = "decoder", "decoder-checkpoint"  # of artifacts
+KIND = "decoder"  # of artifacts
 CLIP_NORM = 1.0
 MEASURED_STEPS = 50  # over which a noted loss is averaged
 LEVELS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # noise at which held-out sentences are measured
@@ -157,14 +157,14 @@ class FineTuning:
         tensors = {f"decoder.{name}": value for name, value in self.network.state_dict().items()}
         for number, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
-        return sealed_bytes(CHECKPOINT, tensors, {"made_of": self.made_of, "at": vars(self.at)})
+        return checkpoint_bytes(tensors, {"made_of": self.made_of, "at": vars(self.at)})
 
     def resume(self, data: bytes) -> bool:
         """Resume from a checkpoint. Returns False, and changes nothing, for a checkpoint of other rows or settings.
 
         Raises ValueError for a file that is no checkpoint, or in which anything has changed since it was written.
         """
-        tensors, about = from_sealed(CHECKPOINT, data)
+        tensors, about = from_checkpoint(data)
         if about["made_of"] != self.made_of:
             return False
         weights = {name.removeprefix("decoder."): one for name, one in tensors.items() if name.startswith("decoder.")}

@@ -23,18 +23,6 @@ class PlansSettings(Settings):
         "text, the plan of the first paragraph; null or an empty text is no plan",
     )
 
-    def embedded_by(self, encode: EncodeSettings, longest: int) -> PlanEmbeddingSettings:
-        """Return the settings of the stage that embeds the plans as the sentences are embedded.
-
-        Args:
-            encode: how sentences are embedded.
-            longest: the most sentences of a document that is not cut into sub-documents.
-
-        Returns:
-            The settings.
-        """
-        return PlanEmbeddingSettings(**encode.model_dump(), column=self.column, max_document_sentences=longest)
-
 
 class PlanEmbeddingSettings(EncodeSettings):
     """Plans of paragraphs → `plans.plan` (null where a row begins no paragraph with a plan), and their embeddings,

@@ -12,7 +12,7 @@ import pytest
 from stages.arrow import embedding_matrix
 from stages.encode.encoder import Encode
 from stages.encode.settings import EncodeSettings
-from stages.plans.settings import MORE, PlansSettings
+from stages.plans.settings import MORE, PlanEmbeddingSettings
 from stages.plans.stage import EmbedPlans, plans_of
 from stages.stage import Computed, whole
 
@@ -21,7 +21,7 @@ ENCODE = EncodeSettings(model="sonar-tiny")
 
 
 def stage(longest: int = 100) -> EmbedPlans:
-    one = EmbedPlans(PlansSettings(column="topics").embedded_by(ENCODE, longest))
+    one = EmbedPlans(PlanEmbeddingSettings(**ENCODE.model_dump(), column="topics", max_document_sentences=longest))
     one.setup("cpu")
     return one
 

@@ -314,15 +314,13 @@ def standalone(svg: str) -> bytes:
     return svg.encode() + b"\n"
 
 
-def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
+def density(prefix: str, measured: Array, predicted: Array) -> str:
     """Plot how many pairs of numbers fall into each cell; darker means more (on a log scale). The line is x = y.
 
     Args:
         prefix: begins the ids in the SVG, which must be unique on a page.
-        first: (rows,) the horizontal coordinates.
-        second: (rows,) the vertical coordinates; pairs with NaN are left out.
-        x: the label of the horizontal axis.
-        y: the label of the vertical axis.
+        measured: (rows,) the horizontal coordinates.
+        predicted: (rows,) the vertical coordinates; pairs with NaN are left out.
 
     Returns:
         The SVG element.
@@ -330,13 +328,13 @@ def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import LogNorm, to_rgba
 
-    both = np.isfinite(first) & np.isfinite(second)
-    one, other = first[both], second[both]
+    both = np.isfinite(measured) & np.isfinite(predicted)
+    one, other = measured[both], predicted[both]
     low, high = float(min(one.min(), other.min())), float(max(one.max(), other.max()))
     edges = np.linspace(low, high if high > low else low + 1, CELLS + 1)
     counts, _, _ = np.histogram2d(one, other, bins=(edges, edges))
     norm = LogNorm(1, max(2.0, float(counts.max())))
-    with _plot(prefix, f"{y} against {x}", height=3.6) as plot:
+    with _plot(prefix, "predicted against measured fragility", height=3.6) as plot:
         side = edges[1] - edges[0]
         cells = np.argwhere(counts)
         corners = edges[cells][:, None, :] + side * np.array([(0, 0), (1, 0), (1, 1), (0, 1)])
@@ -346,7 +344,7 @@ def density(prefix: str, first: Array, second: Array, x: str, y: str) -> str:
         plot.axes.plot(edges[[0, -1]], edges[[0, -1]], color=GREY, linewidth=0.8, linestyle="--")
         plot.axes.set_aspect("equal")
         plot.axes.grid(visible=False)
-        plot.axes.set(xlabel=x, ylabel=y)
+        plot.axes.set(xlabel="measured fragility", ylabel="predicted")
     return plot.svg
 
 

@@ -435,7 +435,7 @@ def _against(rows: ReportRows, score: str, name: str, held_out: tuple[float, int
         return [Note(f"{name}: {number(pairs)} sentences are measured and predicted; no correlation can be computed.")]
     return [
         Figure(
-            plots.density(f"against-{score}", first, second, "measured fragility", "predicted"),
+            plots.density(f"against-{score}", first, second),
             f"Predicted against measured, {name}",
             f"Pearson correlation {correlation:.3f} over {number(pairs)} sentences, with those that the predictor was "
             f"trained on{f'; {held_out[0]:.3f} on the {number(held_out[1])} held out' if held_out else ''}.",

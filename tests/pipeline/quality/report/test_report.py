@@ -363,7 +363,7 @@ def test_tiny_data_has_plots(count: int) -> None:
         plots.by_length("b", {"n": bins}, "y", top=1),
         plots.by_language("c", [("eng_Latn", bins[0])], "x"),
         plots.by_noise("d", [0.5], {"n": ones[:, None]}),
-        plots.density("e", ones, ones, "x", "y"),
+        plots.density("e", ones, ones),
         plots.curve("f", ([1.0], [0.4]), "x", "y", top=1),
     ):
         assert ElementTree.fromstring(svg).get("viewBox")
