@@ -13,10 +13,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, number
+from pipeline.conditions.condition import Condition
 from pipeline.conditions.expression import parse
 from pipeline.config.run_config import RunConfig
 from pipeline.config.select import SelectSettings
@@ -24,20 +28,23 @@ from pipeline.config.stages import FITS
 from pipeline.config.train import OF_CARD, TrainSettings
 from pipeline.corpus.fits import freeze
 from pipeline.corpus.part_reader import Column, columns_of
-from pipeline.inputs import ChunkTable, InputSettings
+from pipeline.inputs import SPLITS, ChunkTable, InputSettings
 from pipeline.inputs.column_types import TEXT, ColumnType, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.samples import COUNTED, RecordSample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
-from pipeline.planning.selection_checks import impossible_clauses
 from pipeline.storage import layout
 from pipeline.storage.local_files import refusal
 from pipeline.storage.remote import is_remote, missing_bucket
 from pipeline.storage.store import REMEDIES, Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, trained_lcms
+from stages.sonar.card import load_card
 
+MOST = 100_000  # values of a column that are tried
+SHOWN = 8  # languages in a message
+ADDED_TOKENS = 2  # language tag and </s>, which the cap may leave out
 SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
 _SECTIONS = {  # family of columns → the section that makes it
@@ -155,7 +162,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
     except ConfigError as error:
         yield keys, str(error)
         return
-    yield from ((keys, text) for text in impossible_clauses(config, condition, types))
+    yield from ((keys, text) for text in _impossible_clauses(config, condition, types))
     for column in condition.undecided(sampled | kept.null):
         clause = next(one for one in condition.clauses if column in one.columns and column not in one.null_columns)
         keep, leave_out = clause.with_nulls(condition.undecided(sampled | kept.null))
@@ -163,10 +170,8 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
         or_all = "; or set `sample: 1.0`" if column in sampled else ""
         yield (
             keys,
-            (
-                f"select.where: {column} is null in {which}, and `{clause.text}` does not say what becomes of "
-                f"them. To keep them: {keep}; to leave them out: {leave_out}{or_all}"
-            ),
+            f"select.where: {column} is null in {which}, and `{clause.text}` does not say what becomes of "
+            f"them. To keep them: {keep}; to leave them out: {leave_out}{or_all}",
         )
 
 
@@ -208,10 +213,8 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
     if quantised and config.rvq is None:
         yield (
             ("train", "model"),
-            (
-                f"train.model {train.model} models codes, which nothing makes here; add a section "
-                "`rvq: {codebooks: 8, units: 256}`"
-            ),
+            f"train.model {train.model} models codes, which nothing makes here; add a section "
+            "`rvq: {codebooks: 8, units: 256}`",
         )
     if train.weights == "fragility" and config.predictor is None:
         yield (
@@ -222,10 +225,8 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
         kept = config.keep_columns()
         yield (
             ("train", "answers"),
-            (
-                f"train.answers is {train.answers!r}, which no input keeps; {near(train.answers, kept)}"
-                f"kept are: {', '.join(kept) or 'none'} (input: keep)"
-            ),
+            f"train.answers is {train.answers!r}, which no input keeps; {near(train.answers, kept)}"
+            f"kept are: {', '.join(kept) or 'none'} (input: keep)",
         )
     if split_column(config.split) is None or not hasattr(config.split.by, "column"):
         if config.split.validation + config.split.test >= 1:
@@ -233,10 +234,8 @@ def _train(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[Problem]
         if train.validation_concepts and not config.split.validation:
             yield (
                 ("split", "validation"),
-                (
-                    "split.validation is 0, so the training has nothing to be validated on; give it a share, or set "
-                    "train.validation_concepts: 0"
-                ),
+                "split.validation is 0, so the training has nothing to be validated on; give it a share, or set "
+                "train.validation_concepts: 0",
             )
             return
     yield from _empty_splits(config, read)
@@ -259,10 +258,8 @@ def training_problems(config: RunConfig) -> Iterator[Problem]:
             if card.context > train.micro_concepts:
                 yield (
                     ("train", "micro_concepts"),
-                    (
-                        f"train.micro_concepts is {train.micro_concepts}, the context of {card.name} {card.context}: a "
-                        f"document may be that long; give {card.context} or more, and no less for train.batch_concepts"
-                    ),
+                    f"train.micro_concepts is {train.micro_concepts}, the context of {card.name} {card.context}: a "
+                    f"document may be that long; give {card.context} or more, and no less for train.batch_concepts",
                 )
         except CardError as error:  # of an objective or of sampling that the model does not know
             where, _, said = str(error).partition(":")
@@ -288,10 +285,8 @@ def _empty_splits(config: RunConfig, read: Sequence[RecordSample]) -> Iterator[P
             other = "; or set train.validation_concepts: 0" if split == "validation" else ""
             yield (
                 ("split", "validation"),
-                (
-                    f"split: none of the {counted(splits.total(), 'document')} of the inputs is in the split {split}, "
-                    f"which train needs; give it a larger share, or more documents{other}"
-                ),
+                f"split: none of the {counted(splits.total(), 'document')} of the inputs is in the split {split}, "
+                f"which train needs; give it a larger share, or more documents{other}",
             )
 
 
@@ -310,20 +305,16 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
     if most < config.rvq.units:
         yield (
             ("rvq", "units"),
-            (
-                f"rvq.units is {config.rvq.units}, more than the {number(most)} sentences that rvq.rows and fit.rows "
-                "give the fit; lower it, or raise those"
-            ),
+            f"rvq.units is {config.rvq.units}, more than the {number(most)} sentences that rvq.rows and fit.rows "
+            "give the fit; lower it, or raise those",
         )
     elif few is not None:
         yield (
             ("rvq", "units"),
-            (
-                f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
-                f"({POINTS_PER_UNIT} sentences per unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
-                if few
-                else "rvq needs sentences, and the inputs hold none that can be used"
-            ),
+            f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
+            f"({POINTS_PER_UNIT} sentences per unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
+            if few
+            else "rvq needs sentences, and the inputs hold none that can be used",
         )
 
 
@@ -405,3 +396,46 @@ def tracker_problems(settings: TrainSettings, output: str) -> Iterator[str]:
             "train.trackers: wandb writes its runs into the folder of a training when it is offline, and "
             f"{output} is not a folder of this machine; set WANDB_DIR to a folder"
         )
+
+
+def _impossible_clauses(config: RunConfig, condition: Condition, types: Mapping[str, pa.DataType]) -> Iterator[str]:
+    """Yield a message for each clause that keeps no sentence, whatever the inputs hold.
+
+    Only columns with few possible values are looked at: characters, tokens, language and split of a sentence.
+    """
+    for clause in condition.clauses:
+        for name, values, told in _domains(config) if len(clause.columns) == 1 else ():
+            if clause.columns == (name,) and name in types:
+                table = pa.table({name: pa.array(values, types[name])})
+                if not clause.filter(table).num_rows:
+                    yield f"select.where: `{clause.text}` keeps no sentence, because {told}"
+
+
+def _domains(config: RunConfig) -> Iterator[tuple[str, Sequence[Any], str]]:
+    """Yield columns, all the values that they can have, and how to say it."""
+    if config.segment.capped:
+        for name, most, unit in (
+            ("chars", config.segment.max_chars, "characters"),
+            ("tokens", config.segment.max_tokens, "tokens"),
+        ):
+            if most and most <= MOST:
+                told = f"sentences have from 1 to {number(most)} {unit} (segment.max_{name})"
+                yield name, range(1, most + 1 + (ADDED_TOKENS if name == "tokens" else 0)), told
+    if langs := _languages(config):
+        shown = ", ".join(langs[:SHOWN]) + (f" and {len(langs) - SHOWN} more" if len(langs) > SHOWN else "")
+        yield "lang", langs, f"the languages are {shown}"
+    shares = {"train": 1 - config.split.validation - config.split.test, "validation": config.split.validation}
+    shares["test"] = config.split.test
+    by_column = split_column(config.split) is not None and hasattr(config.split.by, "column")
+    splits = [name for name in SPLITS if by_column or shares[name] > 0]
+    yield "split", splits, f"all documents are in {' or '.join(splits)} (split)"
+
+
+def _languages(config: RunConfig) -> list[str]:
+    """Return the languages that documents can have: those of the inputs, or if documents say it, the model's."""
+    if all(isinstance(one.lang, str) for one in config.input):
+        return sorted({str(one.lang) for one in config.input})
+    try:
+        return sorted(load_card(config.segment.model).languages)
+    except CardError:  # reported elsewhere
+        return []
