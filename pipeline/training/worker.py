@@ -108,7 +108,9 @@ class _Work:
         self.settings.check_shared(processes.world)
 
     def all(self, asked_to_stop: Callable[[], bool]) -> None:
-        dtype = _dtype(self.settings, self.processes.device)
+        precision, on_gpu = self.settings.precision, self.processes.device.type == "cuda"
+        bfloat16 = precision == "bfloat16" or (precision == "auto" and on_gpu)
+        dtype = torch.bfloat16 if bfloat16 else torch.float32
         newest = self.newest()
         self._remove_interrupted()
         losses = parallel(self._model(fresh=newest is None), self.settings, self.processes, dtype)
@@ -284,12 +286,6 @@ class _Work:
 def _stream(loader: Loader) -> Generator[tuple[int, Batch]]:
     """Yield the micro-batches; closing the generator ends the loader's threads."""
     yield from loader
-
-
-def _dtype(settings: TrainSettings, device: torch.device) -> torch.dtype:
-    if settings.precision == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
 
 
 class _Heeding:

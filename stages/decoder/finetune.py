@@ -121,7 +121,9 @@ class FineTuning:
         self.settings, self.sentences, self.device = settings, sentences, device
         self.scaler, self.codebooks = scaler, codebooks.to(device) if codebooks else None
         self.made_of = f"{made_of} {sentences.digest()}"
-        self.dtype = _dtype(settings.precision, device)
+        # float16, which `auto` means elsewhere on GPUs, has no room for gradients
+        bfloat16 = settings.precision == "auto" and device.startswith("cuda")
+        self.dtype = torch.bfloat16 if bfloat16 else compute_dtype(settings.precision, device)
         self.network = load_decoder(card, torch.float32, device).train().requires_grad_(True)
         self.parameters = list(self.network.parameters())
         self.optimizer = torch.optim.AdamW(
@@ -367,13 +369,6 @@ def _rate(step: int, settings: DecoderSettings) -> float:
 
 def _output(network: SonarTextDecoder) -> Tensor:
     return network.embedding.weight if network.output is None else network.output.weight
-
-
-def _dtype(precision: str, device: str) -> torch.dtype:
-    """Return float32 or bfloat16: float16, which `auto` means elsewhere on GPUs, has no room for gradients."""
-    if precision == "auto" and device.startswith("cuda"):
-        return torch.bfloat16
-    return compute_dtype(precision, device)
 
 
 def to_artifact(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:

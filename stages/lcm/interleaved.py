@@ -106,7 +106,7 @@ class InterleavedTransformer(nn.Module):
         width, positions = self.index_in.in_features, 2 * int(lengths.sum())
         out, entries = self.post.project.weight.numel(), -(-self.indices // 8) * 8
         return (
-            matmul_flops(sum(_matrices(block) for block in self.layers), positions)
+            matmul_flops(sum(one.numel() for one in self.layers.parameters() if one.ndim == 2), positions)
             + matmul_flops(2 / 3 * self.embedding_in.weight.numel(), positions)  # no gradient of the data
             + matmul_flops(out, positions / 2)
             + matmul_flops(width**2, entries)
@@ -120,8 +120,3 @@ class InterleavedTransformer(nn.Module):
         embedded: Tensor = self.embedding_in(x) + index(self.index_in(self.index(index.entries)))
         positions: Tensor = self.positions(places)
         return embedded + positions.to(embedded.dtype)
-
-
-def _matrices(block: nn.Module) -> int:
-    """Count the numbers in the matrices of a block."""
-    return sum(parameter.numel() for parameter in block.parameters() if parameter.ndim == 2)

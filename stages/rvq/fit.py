@@ -60,7 +60,8 @@ def fit_codebooks(
         raise ValueError(f"{bad} of {rows} rows are not finite; leave out rows whose status is non-finite")
     prepare_cuda(device)
     dtype = compute_dtype(settings.precision, device)
-    residual = torch.from_numpy(embeddings).to(_home(embeddings.nbytes, device))
+    fits = device.startswith("cuda") and embeddings.nbytes < torch.cuda.mem_get_info(device)[0] // 2
+    residual = torch.from_numpy(embeddings).to(device if fits else "cpu")
     centroids, errors = [], []
     with blocks(device) as each_block:
         total = sum(each_block(lambda start, stop: _energy(residual[start:stop]), rows, block_rows(units, device)))
@@ -90,13 +91,6 @@ def fit_codebooks(
     }
     numbers: dict[str, float | list[float]] = {"rows": float(rows), "relative_error": errors}
     return Codebooks(torch.stack(centroids), used, numbers), numbers
-
-
-def _home(nbytes: int, device: str) -> str:
-    """Return the device on which the residuals are stored."""
-    if device.startswith("cuda") and nbytes < torch.cuda.mem_get_info(device)[0] // 2:
-        return device
-    return "cpu"
 
 
 def _points(residual: torch.Tensor, wanted: int, seed: int) -> torch.Tensor:

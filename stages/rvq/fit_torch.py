@@ -102,14 +102,8 @@ def _means(
         members = points[order[ends[first] : ends[stop]]].float()
         return torch.segment_reduce(members, "mean", lengths=counts[first:stop], axis=0, unsafe=True)
 
-    return torch.cat(each_block(means, units, _gathered(points, units))), counts
-
-
-def _gathered(points: torch.Tensor, units: int) -> int:
-    """Return the number of units whose points are gathered at once; means do not depend on it."""
-    if not points.is_cuda:
-        return UNITS
-    return min(units, max(UNITS, GPU_GATHERED * units // points.numel()))
+    gathered = UNITS if not points.is_cuda else min(units, max(UNITS, GPU_GATHERED * units // points.numel()))
+    return torch.cat(each_block(means, units, gathered)), counts  # which do not depend on how many are gathered
 
 
 def _moved(centroids: torch.Tensor, counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -32,7 +32,7 @@ from pipeline.quality.report.page import (
     number,
     share,
 )
-from pipeline.quality.report.rows import ReportRows, finite
+from pipeline.quality.report.rows import finite
 from pipeline.quality.report.sections import POOR, languages
 from stages.segment.token_cap import OF_ONE, cut_by_tokens
 
@@ -45,11 +45,13 @@ def headlines(found: Gathered) -> list[Headline]:
     tokens = accounting.counts.get("segment", {}).get("tokens", 0)
     mean = tokens / accounting.sentences if accounting.sentences else math.nan
     seen = f", in {number(rows.read)} sentences" if rows.read < rows.total else ""  # what is not counted over all
+    order = languages(rows)
+    commonest = f"{'mostly ' * (len(order) > 1)}{rows.langs[order[0]]}" if order else ""
     shown = [
         Headline(number(accounting.kept), "documents", f"of {number(accounting.documents_in)}"),
         Headline(number(accounting.sentences), "sentences", f"in {counted(accounting.parts, 'part')}"),
         Headline(number(tokens), "tokens", f"{decimal(mean)} per sentence"),
-        Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), _commonest(rows) + seen),
+        Headline(number(len(rows.langs)), "language" + "s" * (len(rows.langs) != 1), commonest + seen),
         Headline(formats.size(sum(accounting.data_bytes.values())), "stored"),
     ]
     score = accounting.counts.get("autobleu", {})
@@ -61,11 +63,6 @@ def headlines(found: Gathered) -> list[Headline]:
         more = f"cosine, {number(len(fragility))} measured{seen}"
         shown.append(Headline(decimal(float(fragility.mean()), 3), "fragility, mean", more))
     return shown
-
-
-def _commonest(rows: ReportRows) -> str:
-    order = languages(rows)
-    return f"{'mostly ' * (len(order) > 1)}{rows.langs[order[0]]}" if order else ""
 
 
 def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]) -> list[Note]:
