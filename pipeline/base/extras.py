@@ -13,12 +13,13 @@ PACKAGES = {
     "report": ("matplotlib",),
     "browse": ("starlette", "uvicorn"),
     "nearest": ("faiss",),
+    "map": ("pacmap", "threadpoolctl"),
     "lance": ("lance",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "lineage": ("openlineage",),
 }
-BY_NAME = ("lance", "wandb", "mlflow", "lineage")  # extras that [all] leaves out
+BY_NAME = ("map", "lance", "wandb", "mlflow", "lineage")  # extras that [all] leaves out
 FOR = {
     "hub": "uploads to the Hugging Face Hub, and models from there",
     "encode": "segmenting, encoding and scoring",
@@ -27,6 +28,7 @@ FOR = {
     "report": "plots",
     "browse": "the page of pipeline browse",
     "nearest": "an index of embeddings",
+    "map": "a map of embeddings by PaCMAP in the interactive report",
     "lance": "Lance datasets",
     "wandb": "trainings in Weights & Biases",
     "mlflow": "trainings in MLflow",

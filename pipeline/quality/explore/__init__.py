@@ -7,7 +7,8 @@ one style by their SHA-256, nothing from elsewhere, and no string to become mark
 the script puts it into text nodes only.
 
 Cost: one pass over the small columns of about `report.max_rows` rows, of which those of the sample are read whole; the
-vectors of about the first 262 144 rows; a second pass for the table of sources.
+vectors of about the first 262 144 rows; a second pass for the table of sources; for the map by PaCMAP of 12 000
+embeddings 6 s of CPU, and 20 s the first time, when Numba compiles it.
 """
 
 from __future__ import annotations

@@ -208,6 +208,8 @@ const colourings = [
     const codes = data[group.key].codes;
     return {title: group.title, names: group.names, of: row => codes[row]};
   }),
+  ...(data.cluster && data.cluster.names.length > 1
+    ? [{title: "Cluster (first code)", names: data.cluster.names, of: row => data.cluster.codes[row]}] : []),
   ...data.numbers.filter(one => one !== score).map(column => {
     const {low, high} = extent(column.values), to = column.log ? Math.log1p : one => one;
     return {title: column.label, ramp: true, low, high,
@@ -479,8 +481,10 @@ function begin() {
   $("map-section").hidden = !mapped;
   $("heat-section").hidden = !score || !chars;
   const [first, second] = data.map.explained;
-  $("map-lead").textContent = `The first two principal components of ${spaced(data.map.rows)} embeddings (${percent(first)} and ` +
-    `${percent(second)} of their variance). Point at one to read it; drag to keep a part.`;
+  $("map-lead").textContent = (data.map.pacmap
+    ? `${spaced(data.map.rows)} embeddings, placed by PaCMAP: what is near on the map is alike; distances far apart and axes say little. `
+    : `The first two principal components of ${spaced(data.map.rows)} embeddings (${percent(first)} and ${percent(second)} of their variance). ` +
+      (data.map.instead && `${data.map.instead} `)) + "Point at one to read it; drag to keep a part.";
   $("examples-lead").textContent = score
     ? `Up to ${EXAMPLES} of each cause and language, those with the lowest AutoBLEU; the worst causes first.`
     : `Up to ${EXAMPLES} of each cause and language.`;

@@ -2,8 +2,7 @@
 
 `u` is uniform and independent of everything else, and scores that are measured for a sample are measured for the rows
 with the smallest `u`: so this sample is fair, and has as many scores as possible. The map is of the sampled rows among
-about the first `MAX_VECTORS`: their embeddings, centred, on the two directions in which they vary most (principal
-components).
+about the first `MAX_VECTORS`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.base.errors import visible
 from pipeline.corpus.reader import Corpus
+from pipeline.quality.explore.places import Places, placed
 from pipeline.quality.measures import LENGTHS
 from pipeline.quality.report.rows import MAX_VECTORS, NON_FINITE, TRUNCATED
 from pipeline.quality.report.text_kinds import KINDS, kind_bits
@@ -26,8 +26,6 @@ from stages.noise.settings import SENTENCE_COLUMNS
 
 SAMPLE = 12_000  # rows; texts of about 100 characters make 4 MB of them
 LONGEST = 240  # characters of a text
-MAP = 1000  # places on each side of the map
-LEAST = 3  # rows for a map
 LABELS = {
     "autobleu": "AutoBLEU",
     "fragility_cosine": "fragility, cosine",
@@ -49,7 +47,7 @@ OTHER_LANGUAGE, REPEATED, CUT, BROKEN, SHORT = (
 )  # fmt: skip
 CAUSES = (*KINDS, OTHER_LANGUAGE, REPEATED, CUT, BROKEN, SHORT)  # bits of a row's cause, in this order
 SHOWN = ("text", "decoded", "lang", "source", "doc_id", "part", "row")
-FLAGS = ("lang_differs", "status", "u")
+FLAGS = ("lang_differs", "status", "u", "codes")
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class Sample:
 
     table: pa.Table
     causes: npt.NDArray[np.uint16]
-    place: npt.NDArray[np.int16]  # (rows, 2), 0 to `MAP`; −1 where a row has none
-    explained: tuple[float, float]  # shares of the variance
+    places: Places
     read: int
 
     @property
@@ -76,11 +73,12 @@ class Sample:
             if name in table.column_names and (one := _numbers(name, table[name].to_numpy())) is not None
         ]
         texts = {name: _texts(table, name) for name in ("text", "decoded", "doc_id")}
-        mapped = self.place[:rows]
+        mapped = self.places.place[:rows]
         return {
             "numbers": numbers,
             "lang": _coded(table["lang"]),
             "source": _coded(table["source"]),
+            "cluster": _clusters(table),
             "causes": {"names": CAUSES, "bits": self.causes[:rows].tolist()},
             "lengths": [[low, high] for low, high in LENGTHS],
             "text": texts["text"],
@@ -90,7 +88,9 @@ class Sample:
                 "x": mapped[:, 0].tolist(),
                 "y": mapped[:, 1].tolist(),
                 "rows": int((mapped[:, 0] >= 0).sum()),
-                "explained": [round(one, 4) for one in self.explained],
+                "explained": [round(one, 4) for one in self.places.explained],
+                "pacmap": self.places.pacmap,
+                "instead": self.places.instead,
             },
         }
 
@@ -102,7 +102,7 @@ def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: 
         corpus: the corpus.
         max_rows: sample only about the first rows, this many.
         rows: how many rows the sample has, about.
-        max_vectors: how many embeddings the projection to two dimensions is computed from, at most.
+        max_vectors: how many embeddings are looked through for those of the map, at most.
 
     Returns:
         The rows with their places in two dimensions.
@@ -115,10 +115,10 @@ def read_sample(corpus: Corpus, max_rows: int, rows: int = SAMPLE, max_vectors: 
         tables.append(batch.table)
         read += batch.rows
     table = pa.concat_tables(tables)
-    place, explained = project(_vectors(corpus, where, table.num_rows, min(max_vectors, max_rows)))
+    vectors = _vectors(corpus, where, table.num_rows, min(max_vectors, max_rows))
     order = np.lexsort((np.arange(table.num_rows), table["u"].to_numpy()))
     table = table.take(pa.array(order))
-    return Sample(table, _causes(table), place[order], explained, read)
+    return Sample(table, _causes(table), placed(vectors[order]), read)
 
 
 def _vectors(corpus: Corpus, where: Any, rows: int, most: int) -> npt.NDArray[np.float32]:
@@ -133,31 +133,6 @@ def _vectors(corpus: Corpus, where: Any, rows: int, most: int) -> npt.NDArray[np
     vectors = np.concatenate(found)[:rows] if found else np.zeros((0, 1), np.float32)
     missing = np.full((rows - len(vectors), vectors.shape[1]), np.nan, np.float32)
     return np.concatenate([vectors, missing])
-
-
-def project(vectors: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int16], tuple[float, float]]:
-    """Return places on the map by the first two principal components, and their shares of the variance.
-
-    vectors: (rows, dim); rows that are not finite get no place (−1). The component's largest weight is positive, so the
-    map does not turn over from one computation to the next.
-    """
-    place = np.full((len(vectors), 2), -1, np.int16)
-    finite = np.isfinite(vectors).all(axis=1)
-    if finite.sum() < LEAST:
-        return place, (0.0, 0.0)
-    centred = vectors[finite].astype(np.float64)
-    centred -= centred.mean(axis=0)
-    values, directions = np.linalg.eigh(centred.T @ centred)
-    axes = directions[:, ::-1][:, :2]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), range(axes.shape[1])])
-    points = centred @ axes
-    width = np.ptp(points, axis=0).max()
-    if not width:  # all the same
-        return place, (0.0, 0.0)
-    middle = (points.max(axis=0) + points.min(axis=0)) / 2
-    place[finite, : points.shape[1]] = np.rint((points - middle) / width * MAP + MAP / 2).astype(np.int16)
-    shares = [float(one) for one in values[::-1][:2] / values.sum()]
-    return place, (shares[0], shares[1] if len(shares) > 1 else 0.0)
 
 
 def _causes(table: pa.Table) -> npt.NDArray[np.uint16]:
@@ -198,6 +173,14 @@ def _coded(column: pa.ChunkedArray) -> dict[str, Any]:
     ranks = np.empty(len(names), np.int64)
     ranks[order] = np.arange(len(names))
     return {"names": [visible(str(names[place])) for place in order], "codes": ranks[codes].tolist()}
+
+
+def _clusters(table: pa.Table) -> dict[str, Any] | None:
+    """Return the first code of each row, that of the section `rvq`, as names and places; None if there are no codes."""
+    if "codes" not in table.column_names:
+        return None
+    names = [None if one is None else f"code {one[0]}" for one in table["codes"].to_pylist()]
+    return _coded(pa.chunked_array([pa.array(names, pa.string()).fill_null("none")]))
 
 
 def _texts(table: pa.Table, name: str) -> list[str | None]:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError
+from pipeline.quality.explore import places as maps
 from pipeline.quality.explore import policy, write_explorer
-from pipeline.quality.explore.sample import CAUSES, MAP, project, read_sample
+from pipeline.quality.explore.places import LEAST_PACMAP, MAP, placed, principal_components
+from pipeline.quality.explore.sample import CAUSES, read_sample
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.chromium import Page, chromium
 from tests.support.cli import pipeline
@@ -99,15 +102,68 @@ def test_the_map_is_that_of_principal_components() -> None:
     basis, _ = np.linalg.qr(draw.normal(size=(16, 2)))
     vectors = (flat @ basis.T + 5).astype(np.float32)
     vectors[7, 3] = np.nan
-    place, explained = project(vectors)
-    assert place[7].tolist() == [-1, -1] and (np.delete(place, 7, 0) >= 0).all() and place.max() <= MAP
+    found = placed(vectors)
+    row, explained = found.place, found.explained
+    assert row[7].tolist() == [-1, -1] and (np.delete(row, 7, 0) >= 0).all() and row.max() <= MAP
     assert sum(explained) == pytest.approx(1) and explained[0] == pytest.approx(100 / 109, abs=0.03)
     known = np.delete(np.arange(200), 7)
     distances = np.linalg.norm(flat[known[:50], None] - flat[known[None, 50:100]], axis=2)
-    shown = np.linalg.norm(place[known[:50], None].astype(float) - place[known[None, 50:100]], axis=2)
+    shown = np.linalg.norm(row[known[:50], None].astype(float) - row[known[None, 50:100]], axis=2)
     assert np.corrcoef(distances.ravel(), shown.ravel())[0, 1] > 0.999  # flat, so distances stay
-    assert (project(np.ones((9, 4), np.float32))[0] == -1).all()  # all the same
-    assert (project(np.zeros((2, 4), np.float32))[0] == -1).all()  # too few
+    assert not found.pacmap and found.instead == "PaCMAP, which also keeps together what is near, needs 500."
+    assert (placed(np.ones((9, 4), np.float32)).place == -1).all()  # all the same
+    assert (placed(np.ones((LEAST_PACMAP, 4), np.float32)).place == -1).all()
+    assert (placed(np.zeros((2, 4), np.float32)).place == -1).all()  # too few
+
+
+def strands(rows: int = 600, dim: int = 24) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Embeddings in 30 groups that their first two principal components mix, and the group of each."""
+    draw = np.random.default_rng(0)
+    group = draw.integers(0, 30, rows)
+    centres = draw.normal(size=(30, dim))
+    return (centres[group] + draw.normal(size=(rows, dim)) * 0.4).astype(np.float32), group
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ModuleNotFoundError("No module named 'pacmap'"), "it needs pip install 'sonar-pipeline[map]'."),
+        (ImportError("Numba needs NumPy 2.3 or less.\nGot <b>2.9"), "NumPy 2.3 or less.\\nGot <b>2.9"),
+        (RuntimeError("cannot cache function 'f': no locator available"), "cannot cache function 'f'"),
+    ],
+)
+def test_without_pacmap_the_map_is_linear_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(maps, "by_pacmap", fails)
+    vectors, _ = strands()
+    found = placed(vectors)
+    components, _ = principal_components(vectors)
+    assert not found.pacmap and told in found.instead
+    assert np.corrcoef(found.place[:, 0], components[:, 0])[0, 1] > 0.9999
+
+
+@pytest.mark.slow  # Numba compiles for up to 20 s
+def test_pacmap_keeps_neighbours_together_and_repeats_itself() -> None:
+    pytest.importorskip("pacmap", reason="the extra [map] is not installed")
+    vectors, group = strands()
+    vectors[5] = np.nan
+    found = placed(vectors)
+    assert found.pacmap and not found.instead and found.place[5].tolist() == [-1, -1]
+    assert found.place.max() <= MAP and (np.delete(found.place, 5, 0) >= 0).all()
+    assert (placed(vectors).place == found.place).all()
+
+    def kept(points: npt.NDArray[Any]) -> float:
+        """Return the share of points whose nearest one is of the same group."""
+        far = np.linalg.norm(points[:, None].astype(float) - points[None], axis=2)
+        np.fill_diagonal(far, np.inf)
+        return float((group[far.argmin(axis=1)] == group).mean())
+
+    linear = principal_components(np.nan_to_num(vectors))[0][:, :2]
+    assert kept(found.place) > 0.9 > kept(linear) + 0.3
 
 
 def test_without_embeddings_or_sentences(tmp_path: Path) -> None:
