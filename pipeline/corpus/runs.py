@@ -306,8 +306,8 @@ def _moved(then: dict[str, Any], before: Any, output: str, now: Any) -> bool:
 
 
 def newest_is(store: Store, view: View, config: RunConfig) -> bool:
-    """Return whether readers already see this view, and what this configuration selects and reports, by a run that has
-    ended.
+    """Return whether readers already see this view, and what this configuration selects and reports, by a run that
+    ended well.
 
     If anything of that run's record is damaged, they do not, and another record has to be written.
 
@@ -325,8 +325,9 @@ def newest_is(store: Store, view: View, config: RunConfig) -> bool:
         folder = newest_run(store)
         if folder != f"{layout.RUNS}/{store.folders(layout.RUNS)[-1]}":  # a newer run has no view
             return False
-        if View.read(store, folder).header() != view.header() or not read_summary(store, folder):
-            return False
+        summary = read_summary(store, folder)
+        if View.read(store, folder).header() != view.header() or not (summary and summary.done):
+            return False  # its report, if there is one, may be an earlier one
         select = config.select.model_dump(mode="json") if config.select else None
         report = config.report.model_dump(mode="json") if config.report else None
         then = read_config(store, folder)

@@ -7,6 +7,7 @@ and the scores of up to 500 000 rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -25,7 +26,7 @@ from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import Recipes, ids_may_repeat
-from pipeline.corpus.runs import EXPECTATIONS, REPORT, RunRecord, newest_is
+from pipeline.corpus.runs import EXPECTATIONS, REPORT, SUMMARY, RunRecord, newest_is
 from pipeline.corpus.states import fold, total_of
 from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, keep_rates
@@ -40,7 +41,8 @@ SHOWN_ROWS = 500_000
 
 
 def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str], seconds: float, lease: Lease) -> None:
-    """Do the accounting, close the run's record, and write the report.
+    """Do the accounting, write the report, and close the run's record, so that a run that ends before its report is
+    written counts as unfinished.
 
     Args:
         console: where the accounting is shown.
@@ -51,7 +53,8 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
         lease: the lock of the corpus.
 
     Raises:
-        CorpusError: if something failed or is not done, or another process has taken over the corpus.
+        CorpusError: if something failed or is not done, or another process has taken over the corpus; if the record is
+            not closed then, the caller has to close it.
     """
     whole = _close_accounting(console, plan, lease, worst=3)
     _show_duplicates(console, plan)
@@ -64,14 +67,14 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
         expected = checked_expectations(console, plan)
     except PipelineError as error:
         complete, failures = False, [*failures, f"report.expect: {error}"]
-    summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
-    record.close(summary | {EXPECTATIONS: as_summary(expected)})
     try:
         _report(console, plan, expected)
     except PipelineError as error:
         if complete:
             raise
         warn(console, f"no report: {error}")  # the error that stopped the run matters more
+    summary = {"done": complete, "failures": failures, "seconds": round(seconds, 1)}
+    record.close(summary | {EXPECTATIONS: as_summary(expected)})
     if not complete:
         more = f" (and {counted(len(failures) - 1, 'other failure')})" if len(failures) > 1 else ""
         raise CorpusError(f"the run failed: {failures[0]}{more}; details: pipeline logs {plan.config.output}")
@@ -91,16 +94,35 @@ def nothing_to_do(console: Console, plan: Plan, lease: Lease) -> None:
     """
     store = Store(plan.config.output)
     older = not newest_is(store, plan.view, plan.config)
-    record = RunRecord(store, plan.config, plan.view) if older else None  # the last run had another configuration
+    record = RunRecord(store, plan.config, plan.view) if older else None  # the last had other settings, or ended badly
     console.print("Nothing to do.")
-    whole = _close_accounting(console, plan, lease)
-    expected = checked_expectations(console, plan)
+    try:
+        whole = _close_accounting(console, plan, lease)
+        expected = checked_expectations(console, plan)
+        if not whole:
+            raise CorpusError("the corpus is not complete: see above what is wrong")
+        if older or not store.exists(REPORT):
+            _report(console, plan, expected)
+    except BaseException as error:
+        if record:
+            close_unfinished(record, error, [])
+        raise
     if record:
         record.close({"done": True, EXPECTATIONS: as_summary(expected)})
-    if not whole:
-        raise CorpusError("the corpus is not complete: see above what is wrong")
-    if older or not store.exists(REPORT):
-        _report(console, plan, expected)
+
+
+def close_unfinished(record: RunRecord, error: BaseException, failures: Sequence[str]) -> None:
+    """Close the record of a run that an error or an interruption ends, unless it is closed.
+
+    Args:
+        record: the record of the run.
+        error: what ends the run.
+        failures: what failed before.
+    """
+    if not record.store.exists(f"{record.folder}/{SUMMARY}"):
+        interrupted = isinstance(error, KeyboardInterrupt)
+        how: dict[str, Any] = {"interrupted": True} if interrupted else {"failures": [*failures, str(error)]}
+        record.close({"done": False} | how)
 
 
 def _compare_estimate(console: Console, plan: Plan, record: RunRecord) -> None:

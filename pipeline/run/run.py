@@ -40,7 +40,6 @@ from pipeline.corpus.fits import check_used
 from pipeline.corpus.recipes import SEGMENT, compares_ids
 from pipeline.corpus.runs import (
     PROGRESS,
-    SUMMARY,
     RunRecord,
     check_corpus,
     is_begun,
@@ -54,7 +53,7 @@ from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.expected import check_strict, raise_if_unexpected
-from pipeline.run.finish import finish, nothing_to_do
+from pipeline.run.finish import close_unfinished, finish, nothing_to_do
 from pipeline.run.lineage import tell
 from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.run.steps import compare, decide, next_step
@@ -155,7 +154,8 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
                 compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
             plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         if plan.nothing_to_do:
-            nothing_to_do(console, plan, lease)
+            with _kept(lease, config):
+                nothing_to_do(console, plan, lease)
             return None
         if isinstance(plan.chunks, States) and plan.chunks.gone:
             with _kept(lease, config):
@@ -181,10 +181,8 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
                 with _kept(lease, config):
                     backend.submit(record, lease)
             except BaseException as error:  # a job that was queued all the same finds the run closed
-                interrupted = isinstance(error, KeyboardInterrupt)
-                how: dict[str, Any] = {"interrupted": True} if interrupted else {"failures": [str(error)]}
                 with contextlib.suppress(PipelineError):  # the first error is the one to report
-                    record.close({"done": False} | how)
+                    close_unfinished(record, error, [])
                 raise
             handed_over = True
             console.print(_SUBMITTED.format(output=escape(config.output)), highlight=False)
@@ -358,21 +356,14 @@ class _Run:
         started = time.monotonic()
         try:
             plan = self._steps(plan)
-        except KeyboardInterrupt:
-            heart.noticed()
-            give_up_soon()
-            self.record.close({"done": False, "interrupted": True})
-            if heart.stopped:
-                raise CorpusError(f"stopped: {heart.stopped}; finished work is kept") from None
-            raise
-        except BaseException as error:
-            self.record.close({"done": False, "failures": [*self.failures, str(error)]})
-            raise
-        try:
             finish(self.console, plan, self.record, self.failures, time.monotonic() - started, self.lease)
-        except PipelineError as error:
-            if not self.record.store.exists(f"{self.record.folder}/{SUMMARY}"):
-                self.record.close({"done": False, "failures": [*self.failures, str(error)]})
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                heart.noticed()
+                give_up_soon()
+            close_unfinished(self.record, error, self.failures)
+            if isinstance(error, KeyboardInterrupt) and heart.stopped:
+                raise CorpusError(f"stopped: {heart.stopped}; finished work is kept") from None
             raise
 
     def tell(self) -> None:
