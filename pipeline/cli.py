@@ -15,7 +15,7 @@ import typer
 
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.extras import missing_package
-from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.interrupts import end_at_once_when_asked, install_sigterm_handler
 from pipeline.base.messages import JsonLines
 from pipeline.commands import browse, compare, inspect, maintain, monitor, run, setup, train
 from pipeline.commands.options import Command, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
@@ -120,7 +120,7 @@ def _shorten_waits() -> None:
 
 
 def main() -> None:
-    """Run the command line: errors become messages and exit codes; SIGTERM works like Ctrl-C."""
+    """Run the command line: errors become messages and exit codes; until its end SIGTERM works like Ctrl-C."""
     _shorten_waits()
     install_sigterm_handler()
     gc.set_threshold(GARBAGE)
@@ -147,6 +147,8 @@ def main() -> None:
             raise
         _say_error(lacks)
         sys.exit(1)
+    finally:
+        end_at_once_when_asked()
     sys.exit(result or 0)
 
 

@@ -26,6 +26,16 @@ def install_sigterm_handler() -> None:
             signal.signal(signal.SIGHUP, _stop)
 
 
+def end_at_once_when_asked() -> None:
+    """Let signals that ask this process to stop end it from now on without a word: its command has said all, and what
+    Python does at its own end would be interrupted with a traceback.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(sign) is not signal.SIG_IGN:
+                signal.signal(sign, signal.SIG_DFL)
+
+
 def is_asked_to_stop() -> bool:
     """Return whether a signal whose handler was installed here has arrived in this process."""
     return bool(_asked)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -33,3 +35,19 @@ def test_nohup_is_heeded() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     install_sigterm_handler()
     os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.mark.parametrize("sign", [*SIGNALS, signal.SIGINT])
+def test_a_second_signal_while_a_process_ends_is_no_traceback(sign: signal.Signals) -> None:
+    """The command has said that it was interrupted; then Python calls what libraries have registered for its end."""
+    program = (
+        "import atexit, os, signal, sys\n"
+        "from pipeline.cli import main\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"atexit.register(os.kill, os.getpid(), {int(sign)})\n"
+        "sys.argv = ['pipeline', 'schema']\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    assert ended.returncode == -sign and not ended.stderr and ended.stdout, ended
