@@ -24,7 +24,8 @@ from pipeline.inputs.chunk import GROWTH, TO_THE_END, Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text, remedy
 from pipeline.inputs.settings import InputError
-from pipeline.storage.retry import filesystem, with_retries
+from pipeline.storage.remote import is_remote
+from pipeline.storage.retry import check_length, filesystem, with_retries
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # the most compressed bytes that a break can lose
@@ -67,21 +68,24 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     cache = "none" if random_access else "readahead"
     with _there(chunk):
         file = with_retries("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
-    return cast(IO[bytes], _Patient(file))
+    return cast(IO[bytes], _Patient(file, fs, path if is_remote(chunk.url) else ""))
 
 
 class _Patient:
-    """A file that repeats each read while its store fails in a way that may pass."""
+    """A file that repeats each read while its store fails in a way that may pass. `path`: empty for a local file."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, file: IO[bytes], fs: Any, path: str) -> None:
+        self._file, self._fs, self._path = file, fs, path
 
     def read(self, size: int = -1) -> bytes:
         at = self._file.tell()
 
         def read() -> bytes:
             self._file.seek(at)
-            return self._file.read(size)
+            data = self._file.read(size)
+            if self._path and size > 0:
+                check_length(self._fs, self._path, at, at + size, data)
+            return data
 
         return with_retries("read input", read)
 

@@ -53,6 +53,7 @@ _CODES = {  # of S3, with other statuses: damaged in transit, or in conflict wit
 _KINDS = {  # kinds of errors of the clients, none of which need be installed
     "ClientConnectionError",  # aiohttp
     "ClientPayloadError",
+    "FlexibleChecksumError",  # botocore: a body that is not what the store's checksum says
     "HTTPClientError",  # botocore: connections, timeouts
     "IncompleteReadError",
     "ResponseParserError",
@@ -196,6 +197,23 @@ def is_transient(error: BaseException) -> bool:
         if any(kind.__name__ in _KINDS for kind in type(one).__mro__):
             return True
     return False
+
+
+def check_length(fs: Any, path: str, start: int, end: int, data: bytes) -> None:
+    """Raise `ConnectionError`, which is transient, if fewer bytes came than the store has between two offsets.
+
+    Of a range, the client has no checksum: a body that was cut short on its way, with a length that fits it, would be
+    taken for all of it.
+
+    Args:
+        fs: the filesystem.
+        path: the file there.
+        start: the offset of the first byte.
+        end: the offset after the last byte that was asked for; it may lie behind the end of the file.
+        data: what came.
+    """
+    if len(data) < end - start and start + len(data) < min(end, int(fs.info(path)["size"] or 0)):
+        raise ConnectionError(f"of bytes {start} to {end} of {path} only {len(data)} came")
 
 
 def is_redirected(error: BaseException) -> bool:

@@ -135,7 +135,10 @@ class Store:
             MissingError: if the file does not exist.
         """
         try:
-            return bytes(self._fs.cat_file(self._file(path), start=start, end=end)) if end > start else b""
+            data = bytes(self._fs.cat_file(self._file(path), start=start, end=end)) if end > start else b""
+            if not self.local:
+                retry.check_length(self._fs, self._full(path), start, end, data)
+            return data
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
 

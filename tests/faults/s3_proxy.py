@@ -7,8 +7,9 @@
     python -m tests.faults.s3_proxy http://127.0.0.1:5000 --latency 0.05 --refused 0.01    (prints its address)
 
 `refused`: the share of requests answered by 503 SlowDown and not carried out. `lost`: carried out, but the connection
-ends before the answer. `broken`: the answer's body ends in the middle. The draws are seeded; which request gets which
-depends on their order. Cost: a thread a connection, and a copy of what goes through.
+ends before the answer. `broken`: the answer's body ends in the middle. `short`: so does it, but its length says so.
+The draws are seeded; which request gets which depends on their order. Cost: a thread a connection, and a copy of what
+goes through.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ class S3Proxy:
         refused: float = 0.0,
         lost: float = 0.0,
         broken: float = 0.0,
+        short: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.target = urlsplit(target)
         self.latency = latency
-        self.shares = {"refused": refused, "lost": lost, "broken": broken}
+        self.shares = {"refused": refused, "lost": lost, "broken": broken, "short": short}
         self.faults: Counter[str] = Counter()
         self.requests = 0
         self._random = random.Random(f"bad S3 {seed}")
@@ -105,6 +107,8 @@ class S3Proxy:
                     place -= share
             if fault == "broken" and command != "GET":
                 fault = "lost"  # the other answers have no body
+            if fault == "short" and command != "GET":
+                fault = ""
             if fault:
                 self.faults[fault] += 1
             return fault
@@ -147,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "lost":
             self._hang_up()
         else:
+            if fault == "short":
+                content = content[: len(content) // 2]
             kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in BETWEEN_TWO_HOPS]
             self._answer(answer.status, kept, content, broken=fault == "broken")
 
@@ -200,7 +206,7 @@ def elsewhere(*arguments: str) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.s3_proxy", description="A bad S3 on loopback.")
     parser.add_argument("target", help="address of the S3 behind it")
-    for name in ("latency", "refused", "lost", "broken"):
+    for name in ("latency", "refused", "lost", "broken", "short"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     with S3Proxy(**vars(parser.parse_args())) as proxy:

@@ -296,6 +296,23 @@ def test_inputs_are_read_though_bodies_break_off(bucket: str, bad: Callable[...,
     assert retry.take_retry_counts().total() == proxy.faults.total()
 
 
+def test_bodies_cut_short_with_a_length_that_fits_are_read_again(
+    make_config: MakeConfig, bucket: str, bad: Callable[..., S3Proxy], tmp_path: Path
+) -> None:
+    """Whole objects have a checksum, by which the client notices that; ranges have none."""
+    fs = fsspec.filesystem("s3")
+    values = [f"text {number}" for number in range(200)]
+    fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": text} for text in values]))
+    pq.write_table(pa.table({"text": values}), tmp_path / "b.parquet", row_group_size=20)
+    fs.put_file(str(tmp_path / "b.parquet"), "corpus/in/b.parquet")
+    bring_up_to_date(make_config(output=f"{bucket}/corpus", autobleu=None))
+    expected = Corpus(f"{bucket}/corpus").table("text", "embedding")
+    proxy = bad(short=0.2)
+    assert texts(read_all(entry(f"{bucket}/in"), chunk_bytes=2000)) == values * 2
+    assert Corpus(f"{bucket}/corpus").table("text", "embedding").equals(expected)
+    assert proxy.faults["short"] > 3
+
+
 def test_no_folder_of_an_input_is_passed_over(bucket: str, bad: Callable[..., S3Proxy]) -> None:
     names = [f"{folder}/{number}.jsonl" for folder in "abcdef" for number in range(2)]
     for name in names:
