@@ -21,10 +21,11 @@ from pipeline.base.errors import PipelineError, StorageError
 from pipeline.base.formats import duration, number
 from pipeline.storage.store import REMEDIES, Store
 from pipeline.training.checkpoint import is_local
-from pipeline.training.record import Started
+from pipeline.training.record import Started, read_started
 from pipeline.training.status import BOARD, METRICS, Numbers, read_metrics
 from pipeline.training.trackers.about import OTHERS, about
 from pipeline.training.trackers.feed import Feed
+from stages.lcm.card import LcmCard
 
 WRITE_SECONDS = 10.0
 LINE_SECONDS = 5.0
@@ -44,6 +45,7 @@ class Log:
 
     def __init__(self, console: Console, store: Store, run: str, started: Started, done: int) -> None:
         self._console, self._store, self._run, self._steps = console, store, run, started.settings.steps
+        self._first_loss = LcmCard.model_validate(started.pinned.card).with_first_loss(self._steps)
         self._lines = [one for one in read_metrics(store, run) if one["step"] <= done]
         self._written, self._printed = 0.0, 0.0
         trackers = started.settings.trackers
@@ -101,9 +103,11 @@ class Log:
             self._say(f"step {step}: validation loss {numbers['loss']:.4f}")
         elif self._bar:
             self._bar.update(self._task, completed=step, note=_note(numbers, self._console.width < WIDE))
-        elif time.monotonic() - self._printed >= LINE_SECONDS or step == self._steps:
+        elif time.monotonic() - self._printed >= LINE_SECONDS or step in (self._steps, self._first_loss):
             self._printed = time.monotonic()
             self._say(f"step {step} of {self._steps}: {_note(numbers)}")
+        if kind == "train" and step == self._first_loss < self._steps:
+            self._say("from here on it learns by another loss, that of its head, which is not comparable")
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.flush()
 
@@ -166,6 +170,17 @@ class _Board:
                 self._writer.close()
         finally:
             self._folder.cleanup()
+
+
+def learned(store: Store, run: str) -> str:
+    """Say how far the loss of a finished training fell, or one after the other both losses that it had."""
+    lines, started = read_metrics(store, run), read_started(store, run)
+    train, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
+    before = LcmCard.model_validate(started.pinned.card).with_first_loss(started.settings.steps)
+    parts = [[one["loss"] for one in train if (one["step"] <= before) is first] for first in (True, False)]
+    fell = ["loss " + " → ".join(f"{one:.4f}" for one in dict.fromkeys((part[0], part[-1]))) for part in parts if part]
+    validation = f", {held_out[-1]['loss']:.4f} on validation documents" if held_out else ""
+    return f"trained in {train[-1]['step']} steps: {', then of the head '.join(fell)}{validation}"
 
 
 def _note(numbers: Numbers, short: bool = False) -> str:

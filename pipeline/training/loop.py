@@ -119,8 +119,8 @@ class Loop:
             not_finite.stop(self.store, self.run, pending, result, self.processes, self.names)
         self._interval.add(result)
         done = pending.step + 1
-        if done % self.settings.log_every == 0 or done == self.settings.steps:
-            self._tell(done)
+        if done % self.settings.log_every == 0 or done in (self.settings.steps, self.stepper.with_first_loss):
+            self._tell(done)  # never a mean of two losses
         return result.stops
 
     def _tell(self, done: int) -> None:

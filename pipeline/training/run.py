@@ -54,6 +54,7 @@ from pipeline.training.data.index import (
 )
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
+from pipeline.training.log import learned
 from pipeline.training.record import (
     Fit,
     Pinned,
@@ -72,7 +73,7 @@ from pipeline.training.record import (
     refuse,
     write_started,
 )
-from pipeline.training.status import MODEL, SCALER, clear_failure, read_metrics
+from pipeline.training.status import MODEL, SCALER, clear_failure
 from stages.lcm.card import LcmCard
 
 Begin = Callable[[int], None]  # (processes that will train): writes what they read; what cannot be is refused first
@@ -114,7 +115,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
-    print_plain(console, f"{_learned(store, run)}: {config.output}/{run}")
+    print_plain(console, f"{learned(store, run)}: {config.output}/{run}")
 
 
 def say_trained(console: Console, store: Store, run: str) -> None:
@@ -135,15 +136,6 @@ def say_trained(console: Console, store: Store, run: str) -> None:
             markup=False,
             highlight=False,
         )
-
-
-def _learned(store: Store, run: str) -> str:
-    """Say how far the loss fell."""
-    lines = read_metrics(store, run)
-    steps, held_out = ([one for one in lines if one["kind"] == kind] for kind in ("train", "validation"))
-    first = f"{steps[0]['loss']:.4f} → " if len(steps) > 1 else ""
-    validation = f", {held_out[-1]['loss']:.4f} on validation documents" if held_out else ""
-    return f"trained in {steps[-1]['step']} steps: loss {first}{steps[-1]['loss']:.4f}{validation}"
 
 
 def settings_of(config: RunConfig) -> TrainSettings:

@@ -103,6 +103,11 @@ class Stepper:
         self.processes, self.dtype = processes, dtype
         self._model = unwrapped(losses).model
 
+    @property
+    def with_first_loss(self) -> int:
+        """How many steps come before the last ones that train by another loss."""
+        return self._model.card.with_first_loss(self.settings.steps)
+
     def begin(self, step: int) -> None:
         """Prepare the model for step number `step`; also before anything is computed with a loaded model."""
         if isinstance(self.losses, FSDPModule):

@@ -263,6 +263,10 @@ class LcmCard(Card):
             return self.contrast.head
         return self.learns.head if self.kind == "token-lm" and self.learns.loss == "cwt" else 0.0
 
+    def with_first_loss(self, steps: int) -> int:
+        """Return how many of all steps come before the last ones that train by another loss; all if none do."""
+        return steps - last_steps(self.last_share, steps)
+
     @property
     def quantised(self) -> bool:
         """Whether it needs codebooks, and codes of the sentences."""

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch
-from stages.lcm.card import LcmCard, last_steps
+from stages.lcm.card import LcmCard
 from stages.lcm.layers import inference, matmul_flops
 from stages.lcm.model import Sampling
 from stages.lcm.packing import check_lengths
@@ -56,8 +56,7 @@ class ContrastiveLcm(BaseLcm):
 
     def begin_step(self, step: int, steps: int) -> None:
         """Switch to the loss of the head for the last steps, if the keys are tied."""
-        fitted = last_steps(self.card.last_share, steps)
-        if not fitted or self._fitting or step < steps - fitted:
+        if self._fitting or not self.card.last_share or step < self.card.with_first_loss(steps):
             return
         self._fitting = True
         if not self.head:

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from stages.batching import Indices, Tokens
 from stages.lcm.attention import Cache, Rotations
 from stages.lcm.batch import Batch
-from stages.lcm.card import LcmCard, last_steps
+from stages.lcm.card import LcmCard
 from stages.lcm.layers import Block, RMSNorm, SwiGLU, attention_flops, inference, initialize, matmul_flops
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.ngram import NgramHeads
@@ -126,7 +126,7 @@ class TokenLm(Lcm):
 
     def begin_step(self, step: int, steps: int) -> None:
         """Let the last steps of a headless model train by cross-entropy."""
-        self._fitting = self.headless and step >= steps - last_steps(self.card.last_share, steps)
+        self._fitting = self.headless and step >= self.card.with_first_loss(steps)
 
     def check(self, batch: Batch) -> None:
         """Raise ValueError for a single token of a headless model, which has nothing to be told from."""

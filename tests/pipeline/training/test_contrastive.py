@@ -53,6 +53,21 @@ def test_a_card_and_settings_say_the_same(corpus: Path) -> None:
         trained(corpus, "set", objective="contrastive", contrastive={"temperature": 0.1})
 
 
+def test_losses_before_and_of_the_head_are_told_apart(corpus: Path) -> None:
+    """A mean over both, or one beside the other, would look like a training that went astray."""
+    shown = trained(corpus, "apart", **TIED, log_every=5)
+    trained(corpus, "apart-each", **TIED)
+    before, of_head = steps_of(corpus, "apart-each")[:3], steps_of(corpus, "apart-each")[3:]
+    assert [step for step, *_ in steps_of(corpus, "apart")] == [3, 5, 6]
+    losses = [loss for _, loss, _ in steps_of(corpus, "apart")]
+    assert min(loss for _, loss, _ in before) <= losses[0] <= max(loss for _, loss, _ in before)
+    assert min(loss for _, loss, _ in of_head) <= min(losses[1:]) and losses[2] == pytest.approx(of_head[-1][1])
+    ahead, after = shown.split("from here on it learns by another loss")
+    assert "step 3 of 6" in ahead and "step 6 of 6" in after
+    assert f"loss {losses[0]:.4f}, then of the head loss {losses[1]:.4f} → {losses[2]:.4f}," in after, after
+    assert "another loss" not in trained(corpus, "one-loss", objective="contrastive", log_every=5)
+
+
 @pytest.mark.parametrize(
     ("card", "digest"),
     [("lcm-base-tiny", "9cf598a9c2cf0e8047e8e4669b6c35f6"), ("lcm-two-tower-tiny", "57c4fce701c54f499e71c00a1cff7b7b")],
