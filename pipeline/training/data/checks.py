@@ -56,7 +56,10 @@ def check_numbers(
         ValueError: for arguments that only a program can pass.
     """
     if max_sentences < 2:
-        raise ConfigError(f"max_sentences is {max_sentences}; a document has 2 or more, the closing one counted")
+        raise ConfigError(
+            f"max_sentences is {max_sentences}, the context of the model; a document has 2 sentences or more, the "
+            "closing one counted: take a card with a context of 2 or more"
+        )
     if max_sentences > micro_concepts:
         raise ConfigError(
             f"max_sentences is {max_sentences}, micro_concepts {micro_concepts}: a micro-batch must hold the longest "

@@ -249,7 +249,7 @@ def test_threads_end_with_the_iterator(index: Index) -> None:
     ("options", "words"),
     [
         ({"micro_concepts": 11}, "max_sentences is 12, micro_concepts 11.*set micro_concepts to 12 or more"),
-        ({"max_sentences": 1}, "max_sentences is 1"),
+        ({"max_sentences": 1}, "max_sentences is 1, the context of the model.*take a card with a context of 2 or more"),
         ({"split": "dev"}, "no split dev; splits are train, validation, test"),
     ],
 )
