@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError, MissingError, StorageError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.base.messages import print_plain
@@ -47,6 +47,7 @@ from pipeline.select.command import SelectOptions, selection_of, show_selection,
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
 from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.records import parse_json, sealed
 from pipeline.storage.remote import is_remote
 
 if TYPE_CHECKING:
@@ -210,7 +211,8 @@ def _complete(
     try:
         with _not_purged(corpus, corpus.tombstones.paths, target):  # a later purge finds the record
             record = _record(console, options.format, selection, target.url, about["written"])
-        target.write_json(FINISHED, _identity(options, selection) | about)
+        whole = json.dumps(_identity(options, selection) | about, ensure_ascii=False, indent=1)
+        target.write_text(FINISHED, sealed(whole).decode() + "\n")
     except Exception:  # a kill may come when the export is complete
         if record:
             with contextlib.suppress(Exception):  # the first error is the one to report
@@ -415,7 +417,7 @@ def _push(options: ExportOptions) -> Push | None:
 def _written_before(options: ExportOptions, selection: Selection) -> dict[str, Any] | None:
     """Return the `export.json` of the local folder if that already holds this very export, complete."""
     try:
-        found = json.loads(Path(options.to, FINISHED).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = parse_json(Path(options.to, FINISHED).read_bytes(), dict[str, Any], FINISHED, "")
+    except (OSError, DamagedError):
         return None
-    return found if isinstance(found, dict) and found | _identity(options, selection) == found else None
+    return found if found | _identity(options, selection) == found else None

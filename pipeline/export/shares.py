@@ -10,17 +10,21 @@ the same. Cost: a small file per share, and a listing of these.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError
+from pipeline.base.formats import counted
 from pipeline.corpus.exports import FINISHED
+from pipeline.corpus.receipts import CHECKED_BYTES
 from pipeline.export.lcm import CARDS
 from pipeline.export.pieces import Written
 from pipeline.select.selection import Counts
-from pipeline.storage.export_target import ExportTarget
+from pipeline.storage.export_target import ExportTarget, first_of
 from pipeline.storage.records import Record, read_json, sealed
 from pipeline.storage.store import Store, is_unfinished
 
@@ -84,7 +88,7 @@ class Shares:
     def together(self, format: str) -> tuple[Counts, Written]:
         """Add up the notes of all shares, whose files the folder must have now.
 
-        Raises `CorpusError` if it has others, a note is of another export, or no sentence was written.
+        Raises `CorpusError` if it has others or changed ones, a note is of another export, or no sentence was written.
         """
         counts, written = Counts(), Written()
         for which in range(1, self._of + 1):
@@ -95,6 +99,7 @@ class Shares:
         if not counts.kept:
             raise CorpusError("the selection keeps no sentence in any share; there is nothing to complete")
         self._target.check((f"{_FOLDER}/", FINISHED, *FORMATS[format]))
+        compare(self._target, self._target.written)
         return counts, written
 
     def forget(self) -> None:
@@ -140,6 +145,38 @@ def _note(which: int, of: int) -> str:
 
 
 def is_finished(target: ExportTarget, identity: dict[str, Any]) -> bool:
-    """Return whether `export.json` in a folder is of this very export. Raises `CorpusError` if it is damaged."""
+    """Return whether `export.json` in a folder is of this very export. Raises `CorpusError` if it is damaged, or if it
+    is, and the files are not those that it names.
+    """
     found = read_json(Store(target.url), FINISHED, dict[str, Any], "delete it, and export one share again")
-    return found | identity == found
+    if found | identity != found:
+        return False
+    files = found.get("files")
+    compare(target, files if isinstance(files, dict) else {})  # earlier versions named none
+    return True
+
+
+def compare(target: ExportTarget, files: Mapping[str, Any]) -> None:
+    """Compare the files of an export with what is said of them: sizes, and, of exports of at most 1 GiB, digests.
+
+    Raises `CorpusError` if files are missing or changed.
+    """
+    there = target.sizes()
+    wrong = sorted(name for name, about in files.items() if there.get(name) != about["bytes"])
+    if not wrong and sum(about["bytes"] for about in files.values()) <= CHECKED_BYTES:
+        store = Store(target.url)
+        digests = {name: about.get("sha256") for name, about in files.items()}  # Lance's have none
+        wrong = sorted(name for name, said in digests.items() if said and said != _sha256(store, name))
+    if wrong:
+        raise CorpusError(
+            f"{target.url}: after they were written, {counted(len(wrong), 'file')} of this export changed or went away "
+            f"({first_of(wrong)}); delete the folder, and export all shares again"
+        )
+
+
+def _sha256(store: Store, name: str) -> str:
+    found = hashlib.sha256()
+    with store.open(name) as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()

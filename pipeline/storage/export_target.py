@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import secrets
 import socket
@@ -59,7 +58,7 @@ class ExportTarget:
             fs.invalidate_cache()
             if fs.isfile(path):
                 raise ConfigError(f"--to {url} is a file; give the name of a new folder")
-        self._refuse(name for name in self._files() if shared is None or not _is_of(name, shared))
+        self._refuse(name for name in self.sizes() if shared is None or not _is_of(name, shared))
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -83,7 +82,7 @@ class ExportTarget:
             _remove(made)
             raise
         try:
-            self._refuse(name for name in self._files() if name != CLAIM)
+            self._refuse(name for name in self.sizes() if name != CLAIM)
             try:
                 yield
             except BaseException:
@@ -109,10 +108,6 @@ class ExportTarget:
         """Write a small text file."""
         with self.file(name) as file:
             file.write(text.encode())
-
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a small JSON file."""
-        self.write_text(name, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
     def add(self, name: str, size: int) -> None:
         """Take a file that another library has written into the folder for one of this export. `size`: its bytes."""
@@ -172,7 +167,7 @@ class ExportTarget:
         """Return whether the folder holds a file now."""
         return Store(self.url).exists(name)
 
-    def _files(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Return the sizes of all files in the folder by their names, relative to it."""
         with translate_errors(self._given):
             fs, path = fsspec.core.url_to_fs(self.url)
@@ -196,7 +191,7 @@ class ExportTarget:
 
     def check(self, beside: Collection[str] = (CLAIM,)) -> None:
         """Raise `CorpusError` if the folder does not hold exactly the files that were written, and some beside them."""
-        there, wanted = self._files(), self.written
+        there, wanted = self.sizes(), self.written
         lacking = sorted(name for name in wanted if there.get(name) != wanted[name]["bytes"])
         foreign = sorted(name for name in there if name not in wanted and not _is_of(name, beside))
         if not lacking and not foreign:

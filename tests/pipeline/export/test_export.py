@@ -239,7 +239,7 @@ def test_two_exports_at_a_time_do_not_mix(corpus: Corpus, tmp_path: Path, bucket
             with pytest.raises(ConfigError, match="another export writes to"), second.claimed():
                 raise AssertionError
             first.write_text("data/a", "text")
-        first.write_json("export.json", {})
+        first.write_text("export.json", "{}")
         with pytest.raises(ConfigError, match="is not empty"), second.claimed():
             raise AssertionError
         store = Store(to)

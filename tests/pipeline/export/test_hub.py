@@ -228,6 +228,11 @@ def test_a_finished_folder_that_has_changed_is_not_pushed(corpus: Corpus, tmp_pa
         export(corpus, to, push="me/mine")
     assert not hub.repositories
     (to / "more").unlink()
+    record = (to / "export.json").read_bytes()
+    (to / "export.json").write_bytes(record.replace(b'"sentences": ', b'"sentences": 1', 1))
+    with pytest.raises(ConfigError, match="is not empty"):
+        export(corpus, to, push="me/mine")
+    (to / "export.json").write_bytes(record)
     assert "uploaded to" in export(corpus, to, push="me/mine") and hub.repositories["me/mine"].files == files
 
 
@@ -237,7 +242,7 @@ def test_rows_are_counted_where_an_earlier_version_has_recorded_no_files(
     to = tmp_path / "to"
     export(corpus, to)
     about = json.loads((to / "export.json").read_text())
-    del about["files"]
+    del about["files"], about["seal"]
     (to / "export.json").write_text(json.dumps(about))
     path = sorted((to / "data/train").iterdir())[0]
     whole = path.read_bytes()

@@ -235,13 +235,13 @@ def test_a_corpus_that_cannot_be_written_to_is_exported_all_the_same(place: Path
 
 
 def test_a_complete_export_is_recorded_whenever_it_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writes = exporting.ExportTarget.write_json
+    writes = exporting.ExportTarget.write_text
 
     def killed(target: exporting.ExportTarget, name: str, value: Any) -> None:
         writes(target, name, value)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exporting.ExportTarget, "write_json", killed)
+    monkeypatch.setattr(exporting.ExportTarget, "write_text", killed)
     with pytest.raises(KeyboardInterrupt):
         export(place, place / "to")
     assert (place / "to/export.json").exists() and "export ../to" in purge(place, first_id(place))
@@ -272,7 +272,7 @@ def test_documents_that_are_purged_meanwhile(place: Path, monkeypatch: pytest.Mo
 def test_an_export_that_fails_after_its_record_is_not_listed(
     place: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    records, write = exporting.record_export, ExportTarget.write_json
+    records, write = exporting.record_export, ExportTarget.write_text
 
     def recorded(*arguments: Any, **more: Any) -> Any:
         found = records(*arguments, **more)
@@ -286,7 +286,7 @@ def test_an_export_that_fails_after_its_record_is_not_listed(
         write(target, name, value)
 
     monkeypatch.setattr(exporting, "record_export", recorded)
-    monkeypatch.setattr(ExportTarget, "write_json", full)
+    monkeypatch.setattr(ExportTarget, "write_text", full)
     with pytest.raises((CorpusError, OSError), match=r"purged from .* during this export|No space left"):
         export(place, place / "to")
     assert not (place / "to/export.json").exists() and not exports_of(Store(str(place / "out"))).records

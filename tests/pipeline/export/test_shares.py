@@ -22,7 +22,7 @@ from pipeline.corpus.exports import exports_of
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.select.command import SelectOptions
 from tests.pipeline.export.exported import WHERE
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
 from tests.support.corpora import make_corpus
 from tests.support.processes import start
 
@@ -42,7 +42,9 @@ def files(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
-    return found | {"export.json": json.loads(found["export.json"])}
+    record = json.loads(found["export.json"])
+    del record["seal"]
+    return found | {"export.json": record}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "lcm"])
@@ -128,6 +130,39 @@ def test_shares_of_different_exports_do_not_mix(corpus: Corpus, tmp_path: Path) 
         export(corpus, to, (which, 2))
     with pytest.raises(ConfigError, match="holds another export, which is finished"):
         export(corpus, to, (1, 2), rules=SelectOptions())
+
+
+def test_a_damaged_share_completes_nothing_and_a_damaged_export_is_not_complete(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = tmp_path / "to"
+    arguments = ("export", corpus.url, "--format", "parquet", "--to", to, "--share")
+    assert pipeline(*arguments, "1/2").returncode == 0
+    path = sorted(to.rglob("*.parquet"))[0]
+    whole = path.read_bytes()
+    changed = whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:]
+
+    def refused() -> None:
+        done = pipeline(*arguments, "2/2")
+        assert done.returncode == 1 and "1 file of this export changed or went away" in said(done), said(done)
+        assert path.relative_to(to).as_posix() in said(done) and "export all shares again" in said(done)
+
+    path.write_bytes(changed)
+    refused()
+    assert not (to / "export.json").exists()
+    path.write_bytes(whole)
+    assert f"{to} is complete" in pipeline(*arguments, "2/2").stdout
+    for data in (changed, whole[:100], b"", None):
+        path.unlink() if data is None else path.write_bytes(data)
+        refused()
+    path.write_bytes(changed)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.export.shares.CHECKED_BYTES", 1000)  # of a larger one, only sizes are compared
+        assert f"{to} is complete" in pipeline(*arguments, "2/2").stdout
+    path.write_bytes(whole)
+    record = (to / "export.json").read_bytes()
+    (to / "export.json").write_bytes(record.replace(b'"sentences": ', b'"sentences": 1', 1))
+    assert "export.json is damaged (it is not the text that its seal was made of)" in said(pipeline(*arguments, "2/2"))
 
 
 def test_a_purge_between_two_shares_ends_the_export(tmp_path: Path) -> None:
