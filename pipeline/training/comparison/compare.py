@@ -158,6 +158,7 @@ class _Comparison:
         for seed in settings.seeds:  # so that all rows are known with one seed before any is with two
             for row in settings.objectives:
                 self._row(row, seed)
+        self._write()  # also where all is evaluated already: files may be lost, and claims may be others
         print_plain(self.console, self.to_markdown(settings, self.shown))
         for name in (RESULTS, TABLE, PLOT):
             print_plain(self.console, f"{self.store.url}/{name} written")

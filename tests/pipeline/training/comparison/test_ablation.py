@@ -64,10 +64,13 @@ def test_each_selection_is_trained_and_judged_like_all(training_corpus: Path) ->
     assert f"| all | 2 | 2 | {sentences[ALL]:,.0f} | {32 / sentences[ALL]:.1f} |" in table
     assert (out / "results.svg").read_text().startswith("<?xml")
 
+    (out / "results.md").unlink()
+    (out / "results.svg").write_bytes(b"")
     again = pipeline("ablate", path)
     assert (
         " ".join(again.stdout.split()).count("is evaluated already") == 6 and (out / "results.md").read_text() == table
     )
+    assert (out / "results.svg").read_text().startswith("<?xml")
     changed = ablation_of(training_corpus, selections=selections | {"half": "u < 0.4"})
     assert " ".join(pipeline("ablate", changed).stdout.split()).count("is evaluated already") == 4  # another half
 
