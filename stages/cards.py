@@ -25,6 +25,8 @@ from pydantic import (
 from stages.fetch import checked_sha256
 from stages.yaml_text import load_yaml
 
+_SHOWN = 5  # things that are wrong with a card, in a message
+
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -75,7 +77,7 @@ def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, pr
     try:
         card = kind.model_validate_json(card_json(path))
     except (yaml.YAMLError, TypeError, UnicodeDecodeError, ValidationError) as error:
-        raise CardError(f"{path} is not a valid card ({what}): {error}") from error
+        raise CardError(f"{path} is not a valid card ({what}): {why_invalid(error)}") from error
     card._folder = path.parent
     return card
 
@@ -87,7 +89,19 @@ def card_json(path: Path) -> str:
 
 @lru_cache(256)  # of the texts: a plan asks for the same few cards many times, and YAML is slow
 def _as_json(text: str) -> str:
-    return json.dumps(load_yaml(text))
+    content = load_yaml(text)
+    if not isinstance(content, dict):
+        raise TypeError("it is empty" if content is None else "it holds no keys and values")
+    return json.dumps(content)
+
+
+def why_invalid(error: Exception) -> str:
+    """Return in one line why a card cannot be read."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    said = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+    return "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN} more" if len(said) > _SHOWN else "")
 
 
 def digest_of(described: list[Any]) -> str:

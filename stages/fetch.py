@@ -41,6 +41,7 @@ _BLOCK = 1 << 20
 _ON_HUB = re.compile(
     r"https://huggingface\.co/(?P<repo_id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<filename>[^?]+)"
 )
+_RECORDED = re.compile(rb"[0-9a-f]{64}(?=\s)")
 RECORDED_BYTES = 64 << 20  # from this size on, the digest of a file is computed once a machine
 RECORD_SECONDS = 86_400.0  # after which it is computed again
 
@@ -119,16 +120,22 @@ def checked_sha256(path: Path) -> str:
         record = folder / hashlib.sha256(repr(version).encode()).hexdigest()
         with _alone(record, quietly=True):
             if record.is_file() and 0 <= time.time() - record.stat().st_mtime < RECORD_SECONDS:
-                found = record.read_text()
-                if len(found) == 64:
+                data = record.read_bytes()
+                found = data[:64].decode("ascii", "replace")
+                if data == _sealed(found, version):
                     return found
             found = sha256_of(path)
             temporary = record.with_suffix(f".{os.getpid()}")
-            temporary.write_text(found)
+            temporary.write_bytes(_sealed(found, version))
             temporary.replace(record)
             return found
     except (OSError, _NotOursError):  # no folder for temporary files, or one that another user made
         return sha256_of(path)
+
+
+def _sealed(digest: str, version: tuple[object, ...]) -> bytes:
+    """Return a record of a digest, which ends with a digest of itself: a damaged one is made again."""
+    return digest.encode() + hashlib.sha256(repr((digest, version)).encode()).hexdigest().encode()
 
 
 class _NotOursError(Exception):
@@ -204,8 +211,7 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
         checked_sha256(path) if path == target else sha256_of(path),
         target.with_name(target.name + ".sha256"),
     )
-    recorded = record.read_text().split()[0] if sha256 is None and record.is_file() else None
-    wanted = sha256 or recorded
+    wanted = sha256 or _recorded(record)
     if wanted is None:
         temporary = record.with_name(f"{record.name}.{os.getpid()}")
         temporary.write_text(f"{found}  {target.name}\n")
@@ -214,10 +220,24 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
     elif found != wanted:
         source = "the card says" if sha256 else f"{record} says"
         remedy = f"delete {target}" if path == target else "it was thrown away"
+        or_record = "" if sha256 else f", or {record} is damaged"
         raise FetchError(
             f"{target.name} has sha256 {found} ({path.stat().st_size} bytes), {source} {wanted}; {remedy} and fetch it "
-            f"again; if it stays so, another file is published now"
+            f"again; if it stays so, another file is published now{or_record}"
         )
+
+
+def _recorded(record: Path) -> str | None:
+    """Return the digest that was recorded for a file; None if none was. Raises FetchError if the record is damaged."""
+    if not record.is_file():
+        return None
+    found = _RECORDED.match(record.read_bytes())
+    if not found:
+        raise FetchError(
+            f"{record} is damaged: it holds no sha256 (64 hexadecimal digits); write there what the publisher states, "
+            "or delete this record, and the digest of the present file is recorded"
+        )
+    return found[0].decode()
 
 
 def _download_from_hub(on_hub: re.Match[str], part: Path, report: Report) -> None:

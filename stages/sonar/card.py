@@ -30,7 +30,7 @@ from pydantic import (
     model_validator,
 )
 
-from stages.cards import CardError, card_json, digest_of
+from stages.cards import CardError, card_json, digest_of, why_invalid
 from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, place_of, sha256_of
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
@@ -288,7 +288,7 @@ def load_card(name_or_path: str) -> ModelCard:
     try:
         card = ModelCard.model_validate_json(json.dumps(_content(path)))
     except (yaml.YAMLError, TypeError, AttributeError, KeyError, UnicodeDecodeError, ValidationError) as error:
-        raise CardError(f"{path} is not a valid model card: {error}") from error
+        raise CardError(f"{path} is not a valid model card: {why_invalid(error)}") from error
     card._folder = path.parent
     card._asked = name_or_path
     return card

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stages.cards import CardError
+from stages.lcm.card import load_lcm_card
 from stages.sonar.card import ROLES, ModelCard, load_card, shipped_cards
 
 FIXTURE = Path(__file__).parent / "fixtures/sonar-space-tiny/card.yaml"
@@ -53,6 +54,24 @@ def test_a_wrong_card_is_an_error_that_names_the_field(
 ) -> None:
     with pytest.raises(CardError, match=message):
         load_card(edited(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ("- name", "it holds no keys and values"),
+        ("name: [", "while parsing a flow node"),
+        ("name: x", "kind: Field required; "),
+    ],
+)
+def test_a_damaged_card_is_told_in_one_line(tmp_path: Path, text: str, why: str) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_text(text)
+    for load, what in ((load_card, "is not a valid model card"), (load_lcm_card, r"is not a valid card \(.*\)")):
+        with pytest.raises(CardError, match=f"{what}: (.*; )?{why}") as told:
+            load(str(path))
+        assert "\n" not in str(told.value) and "pydantic" not in str(told.value)
 
 
 def test_a_file_that_is_not_the_one_on_the_card_is_an_error(tmp_path: Path) -> None:

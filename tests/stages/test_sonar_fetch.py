@@ -129,6 +129,21 @@ def test_without_a_checksum_the_first_digest_is_held_to(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("damage", [b"", b"\n", b"{", SHA256[:40].encode(), b"\xff" * 80])
+def test_a_damaged_record_of_the_first_digest_is_named(server: Server, damage: bytes) -> None:
+    path = fetch(server.url, sha256=None, size=None)
+    record = path.with_name("weights.pt.sha256")
+    whole = record.read_bytes()
+    record.write_bytes(damage)
+    with pytest.raises(FetchError, match=rf"{record} is damaged: it holds no sha256.*or delete this record"):
+        fetch(server.url, sha256=None, size=None)
+    record.write_bytes(b"0" * 64 + whole[64:])
+    with pytest.raises(FetchError, match=rf"another file is published now, or {record} is damaged"):
+        fetch(server.url, sha256=None, size=None)
+    record.unlink()
+    assert fetch(server.url, sha256=None, size=None) == path and record.read_bytes() == whole
+
+
 @pytest.mark.parametrize("sha256", [SHA256, None])
 def test_a_download_goes_on_where_it_broke_off(server: Server, sha256: str | None) -> None:
     server.break_off = [1_500_000, 1_000_000]
@@ -344,14 +359,24 @@ def test_records_end_after_a_day_and_those_of_others_do_not_count(tmp_path: Path
     path.write_bytes(CONTENT)
     checked_sha256(path)
     (record,) = tmp_path.glob(f"sonar-pipeline-checked-*/{'?' * 64}")
-    record.write_text("0" * 64)
-    assert checked_sha256(path) == "0" * 64, "the record counts"
+    assert checked_sha256(path) == SHA256 and len(reads) == 1, "the record counts"
     os.utime(record, (0, 0))
     assert checked_sha256(path) == SHA256 and len(reads) == 2
-    record.write_text("0" * 64)
     record.parent.chmod(0o777)
     assert checked_sha256(path) == SHA256 and len(reads) == 3
     small = tmp_path / "small"
     small.write_bytes(b"few")
     record.parent.chmod(0o700)
     assert checked_sha256(small) == checked_sha256(small) and len(reads) == 5
+
+
+@pytest.mark.parametrize("damage", [b"", b"0" * 64, b"\xff" * 64, SHA256.encode() + b"0" * 64])
+def test_a_damaged_record_of_a_digest_is_made_again(tmp_path: Path, reads: list[Path], damage: bytes) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(CONTENT)
+    checked_sha256(path)
+    (record,) = tmp_path.glob(f"sonar-pipeline-checked-*/{'?' * 64}")
+    whole = record.read_bytes()
+    record.write_bytes(damage)
+    assert checked_sha256(path) == SHA256 and len(reads) == 2
+    assert record.read_bytes() == whole
