@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pipeline.config.science import BASELINES, OWN, Claim, ScalingLaw, ScienceSettings
 from pipeline.storage.records import Record
@@ -23,7 +23,7 @@ SENTENCES, EPOCHS = "training_sentences", "epochs"  # figures of a training
 
 
 Number = Annotated[float, Field(ge=-1e100, le=1e100)]  # whose square is a number, too
-Influences = Annotated[tuple[Number, ...], PlainSerializer(lambda one: tuple(float(f"{each:.5g}") for each in one))]
+Influences = Annotated[tuple[Number, ...], AfterValidator(lambda one: tuple(float(f"{each:.5g}") for each in one))]
 
 
 class Measurement(Record):
