@@ -30,6 +30,7 @@ from pipeline.training.status import (
     CHECKPOINTS,
     EVALUATION,
     FOLDER,
+    IDENTITY,
     JOB,
     METRICS,
     MODEL,
@@ -38,6 +39,7 @@ from pipeline.training.status import (
     read_job,
     read_metrics,
 )  # fmt: skip
+from pipeline.training.trackers.about import read_identity
 
 
 def check_indexes(corpus: Corpus) -> Iterator[Finding]:
@@ -69,12 +71,12 @@ def _check(store: Store, run: str) -> Iterator[Finding]:
         yield from wrong
     yield from _model(store, run, can_be_made=whole > 0)
     yield from _record(store, run)
-    for file, read in ((METRICS, read_metrics), (JOB, read_job)):
+    for file, read in ((METRICS, read_metrics), (JOB, read_job), (IDENTITY, read_identity)):
         path = f"{run}/{file}"
         try:
             read(store, run)
         except CorpusError as error:
-            yield Finding(path, str(error), path if file == METRICS else None)
+            yield Finding(path, str(error), None if file == JOB else path)
     for path in store.find(f"{run}/{EVALUATION}"):
         if path.endswith(".json"):
             try:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from pipeline.corpus.fingerprint import fingerprint
-from pipeline.storage.records import read_json
+from pipeline.storage.records import read_json, sealed
 from pipeline.storage.remote import is_remote, without_credentials
 from pipeline.storage.store import Store
 from pipeline.training.record import Started
@@ -108,6 +108,18 @@ def about(store: Store, run: str, started: Started) -> About:
 
 
 def _identity(store: Store, run: str) -> str:
+    new = Identity(id=secrets.token_hex(8))
+    store.create(f"{run}/{IDENTITY}", sealed(new.model_dump_json()))
+    found = read_identity(store, run)
+    return found.id if found else new.id
+
+
+def read_identity(store: Store, run: str) -> Identity | None:
+    """Return what tells a training from others at trackers; None if no tracker was told of it.
+
+    Raises `DamagedError` if the file is damaged.
+    """
     path = f"{run}/{IDENTITY}"
-    store.create(path, Identity(id=secrets.token_hex(8)).model_dump_json().encode())
-    return read_json(store, path, Identity, "delete it: trackers then take the training for another one").id
+    if not store.exists(path):
+        return None
+    return read_json(store, path, Identity, "delete it: trackers then take the training for another one")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, DamagedError
 from pipeline.base.extras import PACKAGES
 from pipeline.config.load import load_config
 from pipeline.config.train import TrainSettings
@@ -22,8 +22,11 @@ from pipeline.planning.checks import load_checked
 from pipeline.planning.section_checks import tracker_problems
 from pipeline.storage.store import Store
 from pipeline.training.evaluation.end_of_training import evaluate_trained
+from pipeline.training.record import read_started
 from pipeline.training.status import read_metrics
 from pipeline.training.trackers import feed
+from pipeline.training.trackers.about import about
+from tests.support.cli import pipeline, said
 from tests.support.trainings import folder, steps_of, take_back_to, trained
 from tests.support.wandb_files import read_run
 
@@ -48,6 +51,27 @@ def test_wrong_trackers_are_told_with_their_line(made_corpus: Path, tmp_path: Pa
     with pytest.raises(ConfigError) as told:
         load_config(path)
     assert f"{path}:{line}: train.trackers" in str(told.value) and message in str(told.value)
+
+
+def test_a_damaged_identity_is_named_and_never_another_one(training_corpus: Path) -> None:
+    trained(training_corpus, "known", trackers=[], steps=2)
+    store = Store(str(training_corpus.parent / "out"))
+    path = folder(training_corpus, "known") / "trackers.json"
+
+    def known() -> str:
+        return about(store, "train/known", read_started(store, "train/known")).id
+
+    before, whole = known(), path.read_bytes()
+    assert known() == before and "trackers.json" not in said(pipeline("verify", training_corpus))
+    digit = whole.index(b'"id":"') + 6
+    changed = whole[:digit] + (b"1" if whole[digit:][:1] == b"0" else b"0") + whole[digit + 1 :]
+    for data in (changed, whole[:20], b"", b"{}"):
+        path.write_bytes(data)
+        with pytest.raises(DamagedError, match=r"trackers\.json is damaged .*delete it: trackers then take"):
+            known()
+        verified = pipeline("verify", training_corpus)
+        assert verified.returncode == 1 and "train/known/trackers.json" in said(verified)
+    path.write_bytes(whole)
 
 
 def test_a_missing_extra_is_told_before_anything_is_done(
