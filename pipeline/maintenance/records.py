@@ -57,6 +57,8 @@ from pipeline.storage.store import Store, is_unfinished
 
 RECEIPT = re.compile(r"(receipts/[a-z-]+|chunks)/[0-9a-f]{2}/[0-9a-f-]+\.[0-9a-f]{8}\.json")
 _FIT = re.compile(rf"{layout.FITS}/[a-z]+\.[0-9a-f]{{8}}-[0-9]{{3}}\.json")
+_EVENTS = re.compile(rf"{layout.RUNS}/[^/]+/(phase-[0-9]+/)?{EVENTS}/[^/]+")
+_OF_PHASE = re.compile(rf"{layout.RUNS}/[^/]+/phase-[0-9]+/(order\.json|claims/[^/]+\.done|workers/[^/]+\.json)")
 _LEASE = re.compile(rf"{LOCK}/.+-[0-9]{{3,}}\.lease")
 
 
@@ -261,9 +263,17 @@ def _ends_of_runs(store: Store) -> Iterator[Finding]:
         folder = f"{layout.RUNS}/{name}"
         yield from _tried(f"{folder}/{SUMMARY}", partial(read_summary, store, folder), f"{folder}/{SUMMARY}")
         yield from _tried(f"{folder}/{PROGRESS}", partial(read_progress, store, folder), f"{folder}/{PROGRESS}")
-        for path in store.find(f"{folder}/{EVENTS}"):
-            if not is_unfinished(path):
-                yield from _tried(path, partial(read_events, store, path), path)
+        paths = [path for path in store.find(folder) if not is_unfinished(path)]
+        found = in_parallel(lambda path: list(_of_workers(store, path)), paths)
+        yield from (one for each in found for one in each)
+
+
+def _of_workers(store: Store, path: str) -> Iterator[Finding]:
+    """Check events of a run, or what a phase, its shards and its workers left; other files have checks of their own."""
+    if _EVENTS.fullmatch(path):
+        yield from _tried(path, partial(read_events, store, path), path)
+    elif _OF_PHASE.fullmatch(path):
+        yield from _tried(path, partial(read_json, store, path, Values, ""), path)
 
 
 def _recipes(store: Store) -> Iterator[Finding]:

@@ -36,7 +36,7 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         False if the corpus is not free yet, although every process was asked to stop, or a command that is not a run
             holds it.
     """
-    watcher = RunWatcher(store, cluster)
+    watcher = RunWatcher(store, cluster, phases=False)  # a damaged file of a phase keeps nobody from stopping
     state = watcher.poll()
     if not state or not state.holder:
         console.print(f"Nothing to cancel: no run is under way in {store.url}.", markup=False, highlight=False)

@@ -145,10 +145,12 @@ class RunWatcher:
         store: the corpus.
         cluster: answers whether SLURM or Ray still has the run's jobs.
         run: the folder of the run, `runs/NAME`; None for the one under way, or else the newest.
+        phases: whether its phases are read, too.
     """
 
-    def __init__(self, store: Store, cluster: Cluster, run: str | None = None) -> None:
+    def __init__(self, store: Store, cluster: Cluster, run: str | None = None, *, phases: bool = True) -> None:
         self.store = store
+        self._with_phases = phases
         self._cluster = cluster
         self._run = run
         self._ahead: float | None = None  # seconds by which the store's clock is ahead of ours
@@ -181,7 +183,8 @@ class RunWatcher:
             state.beat = None if holder.get("jobs") else beat
             state.lost = self._lost(state, beating)
             state.now = self._now()  # SLURM may have taken its time to answer, and workers sent heartbeats meanwhile
-        state.phases = self._phases_of(run, state.now, launcher)
+        if self._with_phases:
+            state.phases = self._phases_of(run, state.now, launcher)
         if state.over or self.store.exists(summary):
             ended = read_summary(self.store, run)
             state.summary = ended.model_dump() if ended else None

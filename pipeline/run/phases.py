@@ -228,7 +228,7 @@ def plan_of_shard(store: Store, folder: str, spec: PhaseSpec, number: int) -> Pl
     try:
         with store.open(f"{folder}/work.parquet") as file:
             table = pq.ParquetFile(file, page_checksum_verification=True).read_row_group(number)
-    except (pa.ArrowException, ValueError, IndexError) as error:
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
         where = f"{store.url}/{folder}/work.parquet"
         raise DamagedError(where, said_of(error), f"pipeline cancel {store.url}, then run again") from error
     pairs = zip(table["chunk"].to_pylist(), table["fingerprint"].to_pylist(), strict=True)

@@ -25,9 +25,9 @@ from pipeline.monitor.follow import show_run
 from pipeline.monitor.run_status import Cluster, RunWatcher
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig
-from tests.support.cli import pipeline
+from tests.support.cli import pipeline, said
 from tests.support.processes import start
-from tests.support.workers import SHORT, SLURM, light, order_phase, until
+from tests.support.workers import SHORT, SLURM, light, order_phase, start_worker, until
 
 
 @pytest.fixture
@@ -161,3 +161,32 @@ def test_who_watches_a_cancelled_run_on_slurm_is_told_who_cancelled_it(make_conf
     assert after and re.fullmatch(r"it was cancelled by \S+ on \S+ at [0-9:]+ UTC; its jobs are over", after.lost)
     store.write(f"{run}/{CANCEL}", b"")  # of an earlier version
     assert who_stopped(store, run) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "name", ["order.json", "claims/00000.done", "workers/*.json", "events/00000-000.jsonl", "work.parquet"]
+)
+def test_a_damaged_file_of_a_phase_keeps_nobody_from_cancelling_and_is_named(
+    make_config: MakeConfig, tmp_path: Path, name: str
+) -> None:
+    path = light(make_config)
+    store, _, folder = order_phase(path)
+    if name != "work.parquet":
+        assert start_worker(store, folder).wait() == 0
+    (damaged,) = (tmp_path / "out" / folder).glob(name)
+    data = bytearray(damaged.read_bytes())
+    data[8] ^= 255
+    damaged.write_bytes(data if name == "work.parquet" else data[: len(data) // 2])
+    if name == "work.parquet":
+        worker = start_worker(store, folder)
+        assert worker.wait() == 1 and "work.parquet is damaged (" in worker.communicate()[0], worker.communicate()[0]
+    cancelled = pipeline("cancel", path)
+    assert cancelled.returncode == 0, said(cancelled)
+    if name == "work.parquet":  # no command but workers reads it, and these only while the run is under way
+        return
+    verified = pipeline("verify", path)
+    assert verified.returncode == 1 and f"{folder}/{damaged.relative_to(tmp_path / 'out' / folder)}" in said(verified)
+    assert "deleted" in said(pipeline("verify", path, "--repair"))
+    for command in ("verify", "status", "logs"):
+        done = pipeline(command, path)
+        assert done.returncode == 0, said(done)
