@@ -200,7 +200,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def check_length(fs: Any, path: str, start: int, end: int, data: bytes) -> None:
-    """Raise `ConnectionError`, which is transient, if fewer bytes came than the store has between two offsets.
+    """Check that as many bytes came as the store has between two offsets.
 
     Of a range, the client has no checksum: a body that was cut short on its way, with a length that fits it, would be
     taken for all of it.
@@ -211,6 +211,9 @@ def check_length(fs: Any, path: str, start: int, end: int, data: bytes) -> None:
         start: the offset of the first byte.
         end: the offset after the last byte that was asked for; it may lie behind the end of the file.
         data: what came.
+
+    Raises:
+        ConnectionError: if fewer came, which is transient.
     """
     if len(data) < end - start and start + len(data) < min(end, int(fs.info(path)["size"] or 0)):
         raise ConnectionError(f"of bytes {start} to {end} of {path} only {len(data)} came")
