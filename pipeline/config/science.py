@@ -110,6 +110,9 @@ class _ComparisonSettings(BaseModel):
     train: dict[str, Any] = Field(default_factory=dict, description="settings of the section train, for all rows")
     split: str = Field(default="test", description="split whose documents are evaluated")
     sentences: int = Field(default=1000, ge=1, description="how many sentences of that split are predicted")
+    language_model: str | None = Field(
+        default=None, min_length=1, description="for the metric mi: gpt2, smollm2 or the path of a card's file"
+    )
     metrics: tuple[str, ...] = Field(
         default=("l2", "par", "ca", "nll", "bpc"), min_length=1, description="what is measured, as evaluate names it"
     )
@@ -358,6 +361,9 @@ def _read(path: Path, kind: type[Kind], example: str) -> tuple[Kind, dict[tuple[
         raise ConfigError("\n".join([*repeated, _explained(path, error, places, data, kind)])) from error
     if repeated:
         raise ConfigError("\n".join(repeated))
+    if str(settings.language_model).endswith(".yaml"):
+        card = str(path.resolve().parent / str(settings.language_model))
+        settings = settings.model_copy(update={"language_model": card})
     return settings, places
 
 

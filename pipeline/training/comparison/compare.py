@@ -55,6 +55,7 @@ from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
 from pipeline.training.tokens import Tokeniser, tokenizer_card
 from stages.lcm.gradient_diversity import gradient_diversity
+from stages.lcm.language_model import load_language_card
 from stages.lcm.sonar_llm import SonarLlm
 
 RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"
@@ -98,7 +99,11 @@ class _Comparison:
 
     def check(self) -> None:
         settings = self.science.settings
-        metrics_of(",".join(settings.metrics), None)
+        if "mi" in settings.metrics and not settings.language_model:
+            raise ConfigError("metrics has mi, which needs language_model: gpt2, smollm2 or a card's file")
+        metrics_of(",".join(settings.metrics), settings.language_model)
+        if settings.language_model:
+            load_language_card(settings.language_model)
         if settings.split not in SPLITS:
             raise ConfigError(f"split is {settings.split}; splits are {', '.join(SPLITS)}")
         _ = self._fitted
@@ -279,7 +284,7 @@ class _Comparison:
     def _asked_of_baselines(self) -> str:
         settings = self.science.settings
         judged = [self.index.digest, settings.split, settings.sentences, sorted(settings.metrics), self.context]
-        if (DECODED | LIKELIHOOD) & set(metrics_of(",".join(settings.metrics), None)):
+        if (DECODED | LIKELIHOOD) & set(settings.metrics):
             words = TextCodec.of(self.corpus, "cpu")  # nothing is loaded
             judged += [words.decoder_card.decoder_digest, words.longest]
         if BY_NEIGHBOURS & set(settings.metrics) and len(set(self._fitted[0].ids)) < len(self._fitted[0].ids):
@@ -288,6 +293,8 @@ class _Comparison:
             judged += ["documents with one id apart"]  # they were one document in earlier versions
         if self._fitted[0].drawn:
             judged += ["drawn at random"]  # they were the first ones of the split in earlier versions
+        if "mi" in settings.metrics:
+            judged += [f"language model {settings.language_model}"]
         if self.left_out:
             judged += [sorted(self.left_out)]
         return fingerprint(judged)
@@ -355,6 +362,7 @@ class _Comparison:
             split=settings.split,
             sentences=settings.sentences,
             metrics=",".join(settings.metrics),
+            language_model=settings.language_model if "mi" in settings.metrics else None,
             seed=POOL_SEED,
             sampling=sampling,
             context=self.context,

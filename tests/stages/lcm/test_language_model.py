@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import math
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from tokenizers import ByteLevelBPETokenizer
 
 from stages.cards import CardError
 from stages.lcm.language_model import LanguageModel, load_language_card
+from tests.support.language_models import write_language_model
 
 CONTEXTS = [
     ["It rained all night.", "In the morning the river had risen by a metre."],
@@ -26,28 +24,7 @@ SENTENCES = ["The bridge was under water.", "Bake for thirty minutes.", "", "Un 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The card of a fresh small network in a folder beside it."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("tiny")
-    tokenizer = ByteLevelBPETokenizer()
-    tokenizer.train_from_iterator([one for context in CONTEXTS for one in context], vocab_size=320)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=320, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        initializer_range=0.5,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    names = ("config.json", "tokenizer.json", "model.safetensors")
-    card = {
-        "name": "tiny", "kind": "causal-lm", "description": "a test", "licence": "none", "model": "./",
-        "max_tokens": 80,
-        "sha256": {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names},
-    }  # fmt: skip
-    path = folder / "tiny.yaml"
-    path.write_text(yaml.safe_dump(card), "utf-8")
-    return path
+    return write_language_model(tmp_path_factory.mktemp("tiny"), [one for context in CONTEXTS for one in context])
 
 
 def alone(model: LanguageModel, before: str, sentence: str) -> tuple[float, int]:

@@ -29,6 +29,7 @@ from stages.sonar.card import ModelCard
 from tests.conftest import ROOT
 from tests.docs.documents import blocks
 from tests.support.cli import pipeline, said
+from tests.support.language_models import write_language_model
 from tests.support.runs import run
 from tests.support.trainings import CARD, TRAIN, folder, write_card
 
@@ -353,6 +354,8 @@ def test_the_file_of_the_documentation_can_be_read(tmp_path: Path) -> None:
         ({"claims": ["nll(base) < nll(other)"]}, "is about other; rows are base, ensemble, words, previous sentence"),
         ({"claims": ["ca(base) < ca(words)"]}, "is about ca; the metrics here are l2, nll"),
         ({"metrics": ["l3"]}, "there is no metric l3"),
+        ({"metrics": ["mi"]}, "metrics has mi, which needs language_model: gpt2, smollm2 or a card's file"),
+        ({"language_model": "gpt5"}, "no language model is called 'gpt5'"),
         ({"split": "tset"}, "split is tset; splits are"),
         ({"minuets": 3}, "unknown key minuets; did you mean minutes? allowed here: corpus"),
         ({"objectives": {"a": {"train": {}, "of": "b"}}}, "a is of b, which is not a row that is trained"),
@@ -380,6 +383,17 @@ def test_what_cannot_be_is_said_before_anything_is_trained(
     refused = pipeline("compare-objectives", written(training_corpus, settings | changes))
     assert refused.returncode == 2 and message in " ".join(refused.stderr.split()), refused.stderr
     assert not (training_corpus.parent / "never").exists()
+
+
+def test_mutual_information_is_measured_by_the_language_model_of_the_file(training_corpus: Path) -> None:
+    (beside := training_corpus.parent / "language").mkdir()
+    write_language_model(beside, ["It rained all night.", "In the morning the river had risen by a metre."])
+    rows = {"base": science_of(training_corpus)["objectives"]["base"]}
+    settings = science_of(training_corpus, objectives=rows, claims=[], seeds=[0], metrics=["mi"], output="informed")
+    done = pipeline("compare-objectives", written(training_corpus, settings | {"language_model": "language/tiny.yaml"}))
+    assert done.returncode == 0, done.stderr
+    table = (training_corpus.parent / "informed" / "results.md").read_text()
+    assert re.search(r"\| base \| 1 \| 1 \| -?\d", table) and "| MI |" in table, table
 
 
 def test_sampling_that_a_model_does_not_read(training_corpus: Path) -> None:
