@@ -213,7 +213,7 @@ def test_a_job_submits_another_with_none_of_its_own_resources(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"partition": "gpu"}, "'gpu' does not exist on cluster test; its partitions: main, short, urgent"),
+        ({"partition": "gpu"}, "'gpu' does not exist on cluster test; its partitions: main, short, several, urgent"),
         ({"gate_partition": "cpu"}, "launcher.gate_partition 'cpu' does not exist"),
         (
             {"partition": "short", "time": "1:00:00"},
@@ -282,7 +282,7 @@ def test_a_notice_of_the_site_is_not_taken_for_a_job(submit: Submit, prints: Cal
     (job,) = submit(0, hold=True)
     prints("echo 'site notice: <b> | maintenance | on Monday'")
     assert jobs.states([job]) == {job: "PENDING (JobHeldUser)"} and jobs.alive([job])
-    assert site().partitions == {"main": 86400.0, "short": 300.0, "urgent": 3600.0}
+    assert site().partitions == {"main": 86400.0, "short": 300.0, "several": 3600.0, "urgent": 3600.0}
 
 
 @pytest.mark.parametrize(

@@ -232,9 +232,8 @@ def test_requirements_are_those_of_the_package() -> None:
 
 def test_a_slurm_that_answers_takes_the_jobs_of_a_file_or_says_why_not(make_config: MakeConfig, slurm: None) -> None:
     (check,) = (one for one in examine(None, None, describe) if one.name == "SLURM")
-    assert (
-        check.level == "good" and "partitions main (24 h), short (5 min), urgent (1 h), by default main" in check.found
-    )
+    partitions = "partitions main (24 h), short (5 min), several (1 h), urgent (1 h), by default main"
+    assert check.level == "good" and partitions in check.found
     assert "arrays of up to 50 tasks; keeps accounts" in check.found
     fits = examine(make_config(launcher={"kind": "slurm", "time": "1:00:00"}), None, describe)
     assert [one.found.endswith("takes the jobs of this file") for one in fits if one.name == "SLURM"] == [True]
