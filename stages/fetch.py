@@ -41,7 +41,7 @@ _BLOCK = 1 << 20
 _ON_HUB = re.compile(
     r"https://huggingface\.co/(?P<repo_id>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<filename>[^?]+)"
 )
-_RECORDED = re.compile(rb"[0-9a-f]{64}(?=\s)")
+_RECORDED = re.compile(rb"\s*([0-9a-fA-F]{64})(?=\s|\Z)")
 RECORDED_BYTES = 64 << 20  # from this size on, the digest of a file is computed once a machine
 RECORD_SECONDS = 86_400.0  # after which it is computed again
 
@@ -237,7 +237,7 @@ def _recorded(record: Path) -> str | None:
             f"{record} is damaged: it holds no sha256 (64 hexadecimal digits); write there what the publisher states, "
             "or delete this record, and the digest of the present file is recorded"
         )
-    return found[0].decode()
+    return found[1].decode().lower()
 
 
 def _download_from_hub(on_hub: re.Match[str], part: Path, report: Report) -> None:

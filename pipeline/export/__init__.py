@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError, DamagedError, MissingError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, size
 from pipeline.base.messages import print_plain
@@ -415,9 +415,14 @@ def _push(options: ExportOptions) -> Push | None:
 
 
 def _written_before(options: ExportOptions, selection: Selection) -> dict[str, Any] | None:
-    """Return the `export.json` of the local folder if that already holds this very export, complete."""
+    """Return the `export.json` of the local folder if that already holds this very export, complete.
+
+    Raises `DamagedError` if it is damaged.
+    """
+    path = Path(options.to, FINISHED)
     try:
-        found = parse_json(Path(options.to, FINISHED).read_bytes(), dict[str, Any], FINISHED, "")
-    except (OSError, DamagedError):
+        data = path.read_bytes()
+    except OSError:
         return None
+    found = parse_json(data, dict[str, Any], str(path), "delete the folder if it is an export, and export again; otherwise give another one")
     return found if found | _identity(options, selection) == found else None

@@ -145,8 +145,9 @@ def _note(which: int, of: int) -> str:
 
 
 def is_finished(target: ExportTarget, identity: dict[str, Any]) -> bool:
-    """Return whether `export.json` in a folder is of this very export. Raises `CorpusError` if it is damaged, or if it
-    is, and the files are not those that it names.
+    """Return whether `export.json` in a folder is of this very export.
+
+    Raises `CorpusError` if it is damaged, or if it is of this export and the folder holds other files than it names.
     """
     found = read_json(Store(target.url), FINISHED, dict[str, Any], "delete it, and export one share again")
     if found | identity != found:

@@ -68,14 +68,14 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     cache = "none" if random_access else "readahead"
     with _there(chunk):
         file = with_retries("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
-    return cast(IO[bytes], _Patient(file, fs, path if is_remote(chunk.url) else ""))
+    return cast(IO[bytes], _Patient(file, path if is_remote(chunk.url) else ""))
 
 
 class _Patient:
     """A file that repeats each read while its store fails in a way that may pass. `path`: empty for a local file."""
 
-    def __init__(self, file: IO[bytes], fs: Any, path: str) -> None:
-        self._file, self._fs, self._path = file, fs, path
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file, self._path = file, path
 
     def read(self, size: int = -1) -> bytes:
         at = self._file.tell()
@@ -84,7 +84,7 @@ class _Patient:
             self._file.seek(at)
             data = self._file.read(size)
             if self._path and size > 0:
-                check_length(self._fs, self._path, at, at + size, data)
+                check_length(self._path, at, at + size, data, lambda: getattr(self._file, "size", None))
             return data
 
         return with_retries("read input", read)

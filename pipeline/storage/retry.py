@@ -199,23 +199,23 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
-def check_length(fs: Any, path: str, start: int, end: int, data: bytes) -> None:
+def check_length(path: str, start: int, end: int, data: bytes, size: Callable[[], int | None]) -> None:
     """Check that as many bytes came as the store has between two offsets.
 
     Of a range, the client has no checksum: a body that was cut short on its way, with a length that fits it, would be
     taken for all of it.
 
     Args:
-        fs: the filesystem.
-        path: the file there.
+        path: the file.
         start: the offset of the first byte.
         end: the offset after the last byte that was asked for; it may lie behind the end of the file.
         data: what came.
+        size: returns the bytes of the file, or None where the store does not tell; it is asked for fewer bytes only.
 
     Raises:
         ConnectionError: if fewer came, which is transient.
     """
-    if len(data) < end - start and start + len(data) < min(end, int(fs.info(path)["size"] or 0)):
+    if len(data) < end - start and start + len(data) < min(end, size() or 0):
         raise ConnectionError(f"of bytes {start} to {end} of {path} only {len(data)} came")
 
 

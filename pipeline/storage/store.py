@@ -137,7 +137,8 @@ class Store:
         try:
             data = bytes(self._fs.cat_file(self._file(path), start=start, end=end)) if end > start else b""
             if not self.local:
-                retry.check_length(self._fs, self._full(path), start, end, data)
+                full = self._full(path)
+                retry.check_length(full, start, end, data, lambda: self._fs.info(full)["size"])
             return data
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None

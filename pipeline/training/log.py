@@ -107,7 +107,7 @@ class Log:
             self._printed = time.monotonic()
             self._say(f"step {step} of {self._steps}: {_note(numbers)}")
         if kind == "train" and step == self._first_loss < self._steps:
-            self._say("from here on it learns by another loss, that of its head, which is not comparable")
+            self._say("from here on the head is trained, by a loss that cannot be compared with the one before")
         if time.monotonic() - self._written >= WRITE_SECONDS:
             self.flush()
 

@@ -140,6 +140,9 @@ def test_a_damaged_record_of_the_first_digest_is_named(server: Server, damage: b
     record.write_bytes(b"0" * 64 + whole[64:])
     with pytest.raises(FetchError, match=rf"another file is published now, or {record} is damaged"):
         fetch(server.url, sha256=None, size=None)
+    for written in (SHA256, f" {SHA256.upper()}\n", f"{SHA256} *weights.pt"):  # by a person, or another tool
+        record.write_text(written)
+        assert fetch(server.url, sha256=None, size=None) == path
     record.unlink()
     assert fetch(server.url, sha256=None, size=None) == path and record.read_bytes() == whole
 

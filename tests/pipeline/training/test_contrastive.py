@@ -62,7 +62,7 @@ def test_losses_before_and_of_the_head_are_told_apart(corpus: Path) -> None:
     losses = [loss for _, loss, _ in steps_of(corpus, "apart")]
     assert min(loss for _, loss, _ in before) <= losses[0] <= max(loss for _, loss, _ in before)
     assert min(loss for _, loss, _ in of_head) <= min(losses[1:]) and losses[2] == pytest.approx(of_head[-1][1])
-    ahead, after = shown.split("from here on it learns by another loss")
+    ahead, after = shown.split("from here on the head is trained, by a loss that cannot be compared")
     assert "step 3 of 6" in ahead and "step 6 of 6" in after
     assert f"loss {losses[0]:.4f}, then of the head loss {losses[1]:.4f} → {losses[2]:.4f}," in after, after
     assert "another loss" not in trained(corpus, "one-loss", objective="contrastive", log_every=5)
