@@ -424,5 +424,10 @@ def _written_before(options: ExportOptions, selection: Selection) -> dict[str, A
         data = path.read_bytes()
     except OSError:
         return None
-    found = parse_json(data, dict[str, Any], str(path), "delete the folder if it is an export, and export again; otherwise give another one")
+    found = parse_json(
+        data,
+        dict[str, Any],
+        str(path),
+        "delete the folder if it is an export, and export again; otherwise give another one",
+    )
     return found if found | _identity(options, selection) == found else None
