@@ -50,6 +50,10 @@ def check_packages(config: RunConfig) -> None:
         from stages.fragility.card import load_external_card
 
         load_external_card(config.fragility.external).check_package()
+    if config.plans and config.plans.lm:
+        from stages.causal_lm import load_language_card
+
+        load_language_card(config.plans.lm).check_package()
 
 
 def check_launcher(config: RunConfig) -> None:

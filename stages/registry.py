@@ -39,7 +39,11 @@ def build_stage(settings: StageSettings, fits: Mapping[str, bytes]) -> Stage:
             from stages.duplicates.minhash import Minhash
 
             return Minhash(settings)
-        case PlanEmbeddingSettings():  # before those of encode, which it has too
+        case PlanEmbeddingSettings(lm=str()):  # before those of encode, which it has too
+            from stages.plans.writing import WritePlans
+
+            return WritePlans(settings)
+        case PlanEmbeddingSettings():
             from stages.plans.stage import EmbedPlans
 
             return EmbedPlans(settings)

@@ -16,6 +16,7 @@ from pipeline.base.errors import StartError
 from pipeline.base.formats import counted, size
 from pipeline.config.run_config import RunConfig
 from stages.cards import CardError
+from stages.causal_lm import load_language_card
 from stages.fragility.card import load_external_card
 from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
@@ -34,6 +35,8 @@ def fetch_weights(console: Console, config: RunConfig) -> None:
             load_external_card(config.fragility.external).files()
         if config.language and config.language.identifier:
             load_identifier_card(config.language.identifier).files()
+        if config.plans and config.plans.lm:
+            load_language_card(config.plans.lm).files()
         if config.segment.uses_sat:
             _fetch_sat(config.segment.sat)
     except CardError as error:

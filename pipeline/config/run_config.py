@@ -99,7 +99,7 @@ class RunConfig(Settings):
         None, description="which sentences and documents repeat others of the corpus"
     )
     encode: EncodeSettings | None = meaning(None, description="sentences → embeddings")
-    plans: PlansSettings | None = meaning(None, description="plans of paragraphs that the inputs bring → embeddings")
+    plans: PlansSettings | None = meaning(None, description="plans of paragraphs → embeddings")
     autobleu: AutobleuSettings | None = meaning(None, description="embeddings → text → score")
     fit: PilotSettings = meaning(PilotSettings(), description="the pilot, for scaler, predictor, rvq and decoder")
     scaler: ScalerSettings | None = meaning(None, description="median and interquartile range of every dimension")
@@ -176,7 +176,7 @@ class RunConfig(Settings):
         """Return what plans of paragraphs lack."""
         found: list[tuple[tuple[str, ...], str]] = []
         kept = self.keep_columns()
-        if self.plans and self.plans.column not in kept:
+        if self.plans and self.plans.column and self.plans.column not in kept:
             lacks = (
                 f"plans.column is {self.plans.column!r}, which no input keeps; kept are: {', '.join(kept) or 'none'}; "
                 f"add it to an input's keep: [{self.plans.column}]"
@@ -185,7 +185,7 @@ class RunConfig(Settings):
         if self.train and self.train.plans == "column" and not self.plans:
             lacks = (
                 "train.plans is column, and nothing embeds plans here: add a section `plans: {column: NAME}`, which "
-                "names a kept column of the input, or give train.plans: headline"
+                "names a kept column of the input, or `plans: {lm: CARD}`, or give train.plans: headline"
             )
             found.append((("train", "plans"), lacks))
         return found
@@ -261,7 +261,7 @@ class RunConfig(Settings):
             return None
         longest = self.segment.max_document_sentences
         return PlanEmbeddingSettings(
-            **self.encode.model_dump(), column=self.plans.column, max_document_sentences=longest
+            **self.encode.model_dump(), **self.plans.model_dump(), max_document_sentences=longest
         )
 
     def asked_stages(self) -> tuple[StageSettings, ...]:

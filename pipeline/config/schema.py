@@ -17,6 +17,7 @@ from pipeline.base.messages import json_for_output, print_plain
 from pipeline.config.load import MAY_BE_EMPTY
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
+from stages.causal_lm import shipped_language_cards
 from stages.fragility.card import shipped_external_cards
 from stages.language.card import shipped_identifier_cards
 from stages.lcm.card import shipped_lcm_cards
@@ -35,6 +36,7 @@ MODELS = {
     "sat": shipped_sat_cards,
     "external": shipped_external_cards,
     "identifier": shipped_identifier_cards,
+    "lm": shipped_language_cards,
 }  # settings that name a card, and the cards that ship
 
 Schema = dict[str, Any]

@@ -77,7 +77,13 @@ def show_accounting(console: Console, accounting: Accounting, title: str) -> Non
             "plans",
             f"{number(plans['plans'])} of {counted(int(plans['paragraphs']), 'paragraph')} have one; "
             f"{number(plans['left_over'])} beyond the last paragraph, {number(plans['truncated'])} truncated, "
-            f"{number(plans['non_finite'])} not finite",
+            f"{number(plans['non_finite'])} not finite"
+            + (
+                f"; the model read {number(plans['tokens_read'])} tokens and wrote {number(plans['tokens_written'])}; "
+                f"{number(plans['empty'])} empty, {number(plans['cut'])} of a paragraph that was cut"
+                if "tokens_read" in plans
+                else ""
+            ),
         )
     score = accounting.counts.get("autobleu")
     if score and score["scored"]:

@@ -30,6 +30,7 @@ from pipeline.inputs.chunk import UNREADABLE
 from pipeline.storage.remote import is_remote, translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
+from stages.causal_lm import load_language_card
 from stages.fetch import cache_folder
 from stages.fragility.card import load_external_card
 from stages.hub_card import HubCard
@@ -65,6 +66,8 @@ def of_config(config: RunConfig) -> Iterator[Check]:
         yield sat_model(config.segment.sat)
     if config.fragility:
         yield _hub_model("encoder", config.fragility.external, load_external_card, "conf/external/")
+    if config.plans and config.plans.lm:
+        yield _hub_model("language model", config.plans.lm, load_language_card, "conf/language/")
     if config.language and config.language.identifier:
         yield _hub_model("identifier", config.language.identifier, load_identifier_card, "conf/identifiers/")
     if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):

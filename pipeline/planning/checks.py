@@ -181,6 +181,10 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
         others.append(
             (("language", "identifier"), config.language.identifier, load_identifier_card, shipped_identifier_cards())
         )
+    if config.plans and config.plans.lm:
+        from stages.causal_lm import load_language_card, shipped_language_cards
+
+        others.append((("plans", "lm"), config.plans.lm, load_language_card, shipped_language_cards()))
     if config.train:
         others.append((("train", "model"), config.train.model, load_lcm_card, shipped_lcm_cards()))
     for keys, name, load, known in others:

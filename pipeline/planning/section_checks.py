@@ -177,7 +177,7 @@ def _condition(config: RunConfig, select: SelectSettings, keys: tuple[str, ...],
 
 def _plans(config: RunConfig, samples: Sequence[tuple[InputSettings, RecordSample]]) -> Iterator[Problem]:
     """Check that the column of plans holds texts or lists of texts."""
-    if not config.plans:
+    if not config.plans or not config.plans.column:
         return
     name, allowed = config.plans.column, "allowed are string and list<string>: a text, or a list with one per paragraph"
     declared = {kind for one in config.input for column, kind in one.declared_types.items() if column == name}

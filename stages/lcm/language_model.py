@@ -3,53 +3,22 @@
 Cost: one pass of the model over each context with its sentence (2 · parameters FLOP per token, about 300 tokens for ten
 sentences), and one over the sentence. Sentences of like length are computed together, padded at the end, which no token
 before it sees; logits are made for the tokens of sentences only.
-
-`conf/language/` has the cards of the models that ship.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from stages.batching import Tokens
-from stages.cards import CardError, read_card
-from stages.device import prepare_cuda
-from stages.hub_card import FILES, HubCard
+from stages.causal_lm import LanguageCard, load_network, load_tokenizer
 
 CONTEXT = 10  # k, sentences
 NEWLINE = "\n"
-
-
-class LanguageCard(HubCard):
-    """The card of one causal language model. Frozen; made by `load_language_card`."""
-
-    setting: ClassVar[str] = "--language-model"
-
-    kind: Literal["causal-lm"]
-    gguf: str | None = Field(default=None, description="the file of a quantised model that has its tokenizer inside")
-    max_tokens: Annotated[int, Field(ge=16, description="its context; longer texts are cut off at their beginning")]
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Return the names of its files."""
-        return FILES if self.gguf is None else (self.gguf,)
-
-
-def load_language_card(name_or_path: str) -> LanguageCard:
-    """Return the card of a shipped language model by its name, or of any by the path of its `.yaml` file.
-
-    Raises CardError if there is no such card or it is not valid.
-    """
-    return read_card(name_or_path, "language", LanguageCard, "language model")
 
 
 @dataclass(frozen=True)
@@ -78,28 +47,8 @@ class LanguageModel:
     """
 
     def __init__(self, card: LanguageCard, *, device: str, batch_tokens: int = 8192) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
-        from transformers.utils.logging import disable_progress_bar
-
-        disable_progress_bar()  # theirs would come among our own
-        vars(modeling_gguf_pytorch_utils)["tqdm"] = lambda tensors, **_: tensors
-        if card.gguf and (lacking := [one for one in ("gguf", "accelerate") if not importlib.util.find_spec(one)]):
-            raise CardError(f"card {card.name}: {card.gguf} needs {' and '.join(lacking)}: pip install gguf accelerate")
-        folder = card.files()
         self.card, self.device, self.batch_tokens = card, device, batch_tokens
-        options: dict[str, Any] = {"gguf_file": card.gguf} if card.gguf else {"use_safetensors": True}
-        try:
-            if card.gguf:
-                self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
-            else:
-                self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
-        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
-            raise CardError(f"card {card.name}: transformers cannot load {folder}: {error}") from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        prepare_cuda(device)
-        self._network = network.to(device).eval().requires_grad_(False)
+        self._tokenizer, self._network = load_tokenizer(card), load_network(card, device, torch.float32)
         self._newline = self._ids([NEWLINE])[0]
 
     def mutual_information(self, contexts: Sequence[Sequence[str]], sentences: Sequence[str]) -> Information:

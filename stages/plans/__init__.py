@@ -1,1 +1,1 @@
-"""Plans of paragraphs that the inputs bring, and their embeddings."""
+"""Plans of paragraphs that the inputs bring or a language model writes, and their embeddings."""

@@ -106,11 +106,11 @@ class EmbedPlans:
             "plans": pa.table({"plan": plan}),
             "plan-embeddings": pa.table({"plan_embedding": embedding_array(embeddings)}),
         }
-        return Computed(families, computed.encoded.counts | _counts(prepared, len(rows)))
+        return Computed(families, computed.encoded.counts | counts_of(prepared, len(rows)))
 
     def recount(self, part: pa.Table, families: Mapping[str, pa.Table], taken: Mapping[str, float]) -> dict[str, float]:
         """Count plans whose embeddings are there, and warn of them. Costs tokenising the distinct ones."""
-        return trouble(taken) | _counts(self.prepare(part), pc.count(families["plans"]["plan"]).as_py())
+        return trouble(taken) | counts_of(self.prepare(part), pc.count(families["plans"]["plan"]).as_py())
 
 
 def plans_of(value: Any) -> list[str]:
@@ -131,7 +131,7 @@ def plans_of(value: Any) -> list[str]:
     return ["" if one is None else str(one).strip() for one in values]
 
 
-def _counts(prepared: PreparedPlans, plans: int) -> dict[str, float]:
+def counts_of(prepared: PreparedPlans, plans: int) -> dict[str, float]:
     """Return counts of a part of which so many plans have an embedding."""
     sentences = prepared.sentences
     return {

@@ -179,7 +179,7 @@ def make_index(
     if plans == "column" and not planned[0]:
         raise CorpusError(
             f"{corpus.url}: none of the {number(planned[1])} selected paragraphs has a plan; fill the column that "
-            "plans.column names, run again, and look: pipeline inspect "
+            "plans.column names, or give plans.lm another model or prompt, run again, and look: pipeline inspect "
             f"{shlex.quote(corpus.url)} --where 'plan is not null'; or give train.plans: headline"
         )
     endings = end_of_text_sentences(corpus)
@@ -360,7 +360,7 @@ def _snapshot(selection: Selection, answers: str | None, plans: Plans) -> tuple[
     if not columns.issuperset(families[len(FAMILIES) :]):
         raise CorpusError(
             f"{corpus.url} has no plans of a column, which train.plans: column reads; add a section "
-            "`plans: {column: NAME}` to its corpus.yaml, and run it"
+            "`plans: {column: NAME}` or `plans: {lm: CARD}` to its corpus.yaml, and run it"
         )
     rows: list[dict[str, Any]] = []
     digests: list[list[str]] = []

@@ -58,9 +58,10 @@ from pipeline.training.evaluation.trained import (
 )
 from pipeline.training.record import Pinned, located
 from pipeline.training.status import training_statuses, without_record
+from stages.causal_lm import load_language_card
 from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of, trained_lcms
-from stages.lcm.language_model import LanguageModel, load_language_card
+from stages.lcm.language_model import LanguageModel
 from stages.lcm.model import Sampling
 from stages.lcm.plans import PlanningPredictor
 from stages.lcm.token_lm import TokenLm

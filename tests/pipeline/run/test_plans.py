@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from stages.stage import whole
 from tests.conftest import data_digests, write_config
 from tests.pipeline.run.test_copying import assert_same, in_place, receipts, rows_made
 from tests.support.cli import pipeline, said
+from tests.support.kills import files
+from tests.support.language_models import write_language_model
 from tests.support.planned import INPUTS, SETTINGS, documents, expected_plans, write_planned
 from tests.support.runs import run
 
@@ -113,7 +118,15 @@ def test_only_the_plans_of_a_changed_document_are_embedded_again(path: Path, tmp
             {"plans": {"column": "answer"}},
             "answer of a document in in/*.parquet is 52; allowed are string and list<string>",
         ),
-        ({"plans": {}}, "plans.column is missing"),
+        ({"plans": {}}, "plans: give column: NAME, of plans that the inputs bring, or lm: CARD"),
+        ({"plans": {"column": "topics", "lm": "smollm2"}}, "plans: give column: NAME, of plans that the inputs bring"),
+        ({"plans": {"column": "topics", "prompt": "{text}"}}, "plans: only lm reads prompt, and column is given"),
+        ({"plans": {"lm": "gpt9"}}, "plans.lm is gpt9"),
+        (
+            {"plans": {"lm": "gpt2", "prompt": "About {name}: {text}"}},
+            "'About {name}: {text}' is no prompt: write {text}",
+        ),
+        ({"plans": {"lm": "gpt2", "max_tokens": 0}}, "plans.max_tokens is 0"),
         ({"encode": None}, "plans needs what encode makes"),
         ({"plans": None, "scaler": {}, "train": {"plans": "column"}}, "add a section `plans: {column: NAME}`"),
         (
@@ -132,6 +145,57 @@ def test_what_cannot_work_is_refused_before_work_starts(tmp_path: Path, sections
         done = pipeline(command, path)
         assert done.returncode == 2 and what in said(done).replace(f"{tmp_path}/", ""), said(done)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> dict[str, Any]:
+    """The section `plans` of a small network, whose plans are nonsense, but always the same."""
+    texts = [str(one["text"]) for several in documents(TIMES) for one in several]
+    return {"lm": str(write_language_model(tmp_path, texts)), "prompt": "About: {text}\n", "max_tokens": 12}
+
+
+def test_a_language_model_writes_the_plans(tmp_path: Path, written: dict[str, Any]) -> None:
+    path = write_planned(tmp_path, TIMES, plans=written, scaler={})
+    shown = " ".join(run(path).split())
+    corpus = Corpus(str(tmp_path / "out"))
+    begun = [row for row in rows(corpus) if row["plan"] is not None]
+    paragraphs = sum(map(len, expected_plans(TIMES).values()))
+    assert f"{len(begun)} of {paragraphs} paragraphs have one; 0 beyond the last" in shown and begun
+    assert f"; {paragraphs - len(begun)} empty, 0 of a paragraph that was cut" in shown
+    before, digests = receipts(tmp_path / "out"), data_digests(tmp_path / "out")
+    assert "Nothing to do" in run(path) and check(corpus, lambda done: None) == []
+    trained = "train={model: lcm-one-tower-tiny, plans: column, steps: 2, batch_concepts: 128, validation_concepts: 0}"
+    assert "step 2 of 2" in said(pipeline("train", path, "--set", trained))
+    asked = said(pipeline("plan", path, "--set", "plans.prompt=On {text}"))
+    assert "plans.prompt" in " ".join(asked.split()) and data_digests(tmp_path / "out") == digests
+    run(path, "plans.prompt=On {text}")
+    made, copied = rows_made(tmp_path / "out", before)
+    assert made == {"plans": corpus.rows} and not any(copied.values())
+    (tmp_path / "ids.txt").write_text("eng_Latn-001\n")
+    assert pipeline("purge", path, "--ids", tmp_path / "ids.txt").returncode == 0
+    other = by_paragraph(Corpus(str(tmp_path / "out")))
+    run(path, "plans.prompt=On {text}")
+    corpus = Corpus(str(tmp_path / "out"))
+    assert by_paragraph(corpus) == {key: one for key, one in other.items() if key[0] != "eng_Latn-001"}
+    assert check(corpus, lambda done: None) == []
+
+
+def by_paragraph(corpus: Corpus) -> dict[tuple[str, int], str]:
+    return {(row["doc_id"], row["paragraph"]): row["plan"] for row in rows(corpus) if row["plan"]}
+
+
+@pytest.mark.faults
+def test_killed_while_a_language_model_writes(tmp_path: Path, written: dict[str, Any]) -> None:
+    path = write_planned(tmp_path, 6 * TIMES, plans=written, part_sentences=100)
+    run(path, f"output={tmp_path / 'whole'}")
+    whole = files(tmp_path / "whole/receipts/plans")
+    for least in (1, whole // 2):
+        with subprocess.Popen([sys.executable, "-m", "pipeline", "run", str(path)], stderr=subprocess.DEVNULL) as one:
+            while one.poll() is None and files(tmp_path / "out/receipts/plans") < least:
+                time.sleep(0.01)
+            one.kill()
+    run(path)
+    assert whole > 2 and data_digests(tmp_path / "out") == data_digests(tmp_path / "whole")
 
 
 def test_a_declared_type_that_holds_no_texts_is_refused(tmp_path: Path) -> None:

