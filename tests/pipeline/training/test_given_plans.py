@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,9 @@ def test_it_is_evaluated_and_writes(corpus: Path) -> None:
     assert done.returncode == 0 and "paragraphs have a plan" in done.stdout
 
 
-def test_changed_plans_are_another_index_and_gc_keeps_what_a_model_learned(corpus: Path) -> None:
+def test_changed_plans_are_another_index_and_gc_keeps_what_a_model_learned(corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus.parent, tmp_path / "copy")
+    corpus = tmp_path / "copy" / corpus.name
     out = corpus.parent / "out"
     before = set((out / "plan-embeddings").rglob("*.parquet"))
     file = corpus.parent / "in" / "texts.jsonl"
