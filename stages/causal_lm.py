@@ -81,12 +81,13 @@ def load_network(card: LanguageCard, device: str, dtype: torch.dtype) -> Any:
         dtype: the number format of its weights.
 
     Returns:
-        The network, of transformers.
+        The network, of transformers. What it writes depends on no generation_config.json, which the card does not
+            name.
 
     Raises:
         CardError: if its files or packages are missing, or do not load.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils.logging import disable_progress_bar
 
     from stages.device import prepare_cuda
@@ -98,6 +99,8 @@ def load_network(card: LanguageCard, device: str, dtype: torch.dtype) -> Any:
         network: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise CardError(f"card {card.name}: transformers cannot load {folder}: {error}") from error
+    ends = network.config.eos_token_id
+    network.generation_config = GenerationConfig(do_sample=False, eos_token_id=ends)
     prepare_cuda(device)
     return network.to(device).eval().requires_grad_(False)
 

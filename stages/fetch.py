@@ -211,7 +211,7 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
         checked_sha256(path) if path == target else sha256_of(path),
         target.with_name(target.name + ".sha256"),
     )
-    wanted = sha256 or _recorded(record)
+    wanted = sha256 or recorded_sha256(record)
     if wanted is None:
         temporary = record.with_name(f"{record.name}.{os.getpid()}")
         temporary.write_text(f"{found}  {target.name}\n")
@@ -227,8 +227,11 @@ def _check(path: Path, target: Path, sha256: str | None) -> None:
         )
 
 
-def _recorded(record: Path) -> str | None:
-    """Return the digest that was recorded for a file; None if none was. Raises FetchError if the record is damaged."""
+def recorded_sha256(record: Path) -> str | None:
+    """Return the digest in a record that was made of a fetched file; None if there is no record.
+
+    Raises FetchError if the record is damaged.
+    """
     if not record.is_file():
         return None
     found = _RECORDED.match(record.read_bytes())

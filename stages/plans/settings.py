@@ -54,7 +54,7 @@ class PlansSettings(Settings):
             fields = [name for _, name, *_ in Formatter().parse(prompt) if name is not None]
         except ValueError:  # a brace alone
             fields = []
-        if fields != ["text"] or "{text}" not in prompt:
+        if fields != ["text"] or prompt.count("{text}") != 1:
             raise ValueError(
                 f"{prompt!r} is no prompt: write {{text}} once, where the paragraph stands, and {{{{ }}}} for braces"
             )

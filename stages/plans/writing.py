@@ -140,11 +140,9 @@ class WritePlans(EmbedPlans):
             rows = order[start:stop]
             length = int(prompts.lengths[rows[0]])
             ids = torch.from_numpy(prompts.select(rows).ids).long().view(len(rows), length).to(self._network.device)
-            found = self._network.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1, max_new_tokens=most,
-                eos_token_id=ends or None, pad_token_id=ends[0] if ends else 0,
-            )[:, length:].tolist()  # fmt: skip
-            for row, answer in zip(rows.tolist(), found, strict=True):
+            options = {"max_new_tokens": most, "pad_token_id": ends[0] if ends else 0}
+            found = self._network.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+            for row, answer in zip(rows.tolist(), found[:, length:].tolist(), strict=True):
                 end = next((at for at, one in enumerate(answer) if one in ends), len(answer))
                 answers[row] = answer[:end]
 

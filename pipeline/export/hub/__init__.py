@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from pipeline.base.errors import visible
+from pipeline.base.errors import CorpusError, visible
 from pipeline.base.formats import counted, number
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.exports import view_digest
@@ -32,7 +32,7 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
 from pipeline.storage.remote import is_remote, without_credentials
 from stages.cards import CardError
-from stages.fetch import cache_path
+from stages.fetch import FetchError, cache_path, recorded_sha256
 from stages.segment.sat.card import load_sat_card
 from stages.sonar.card import ROLES, ModelCard, load_card
 
@@ -230,9 +230,12 @@ def _digest(stated: str | None, url: str | None) -> str:
     if stated:
         return f"sha256 `{stated}`"
     path = cache_path(url) if url else None
-    record = path.with_name(f"{path.name}.sha256") if path else None
-    if record and record.is_file():
-        return f"sha256 `{record.read_text().split()[0]}` (of the copy that was fetched here; its card states none)"
+    try:
+        found = recorded_sha256(path.with_name(f"{path.name}.sha256")) if path else None
+    except FetchError as error:
+        raise CorpusError(str(error)) from error
+    if found:
+        return f"sha256 `{found}` (of the copy that was fetched here; its card states none)"
     return "sha256 not known: none is published, and it was not fetched here"
 
 

@@ -22,6 +22,7 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.corpus.exports import exports_of
 from pipeline.export import ExportOptions, export_corpus
+from pipeline.export import hub as hub_format
 from pipeline.export.hub import _provenance, escaped
 from pipeline.export.hub.header import features, iso_code, licence_id, size_category
 from pipeline.export.hub.push import HubError
@@ -337,3 +338,17 @@ def test_the_card_of_a_corpus_whose_languages_were_detected(finished: Path, tmp_
     done = pipeline("export", copy, "--format", "hub", "--to", tmp_path / "to", "--vectors", "none")
     assert done.returncode == 0, done
     assert "lang detected, with confidence of at least 0.25" in (tmp_path / "to/README.md").read_text("utf-8")
+
+
+def test_the_card_names_the_digest_of_a_fetched_file_whose_record_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_format, "cache_path", lambda url: tmp_path / "weights.pt")
+    asked = None, "https://example.org/weights.pt"
+    assert "not known" in hub_format._digest(*asked)
+    record = tmp_path / "weights.pt.sha256"
+    record.write_text(f"{'a' * 64}  weights.pt\n")
+    assert hub_format._digest(*asked).startswith(f"sha256 `{'a' * 64}`")
+    record.write_bytes(b"")
+    with pytest.raises(CorpusError, match=f"{record} is damaged: it holds no sha256"):
+        hub_format._digest(*asked)

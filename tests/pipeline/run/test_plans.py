@@ -126,6 +126,7 @@ def test_only_the_plans_of_a_changed_document_are_embedded_again(path: Path, tmp
             {"plans": {"lm": "gpt2", "prompt": "About {name}: {text}"}},
             "'About {name}: {text}' is no prompt: write {text}",
         ),
+        ({"plans": {"lm": "gpt2", "prompt": "{{text}} {text}"}}, "is no prompt: write {text} once"),
         ({"plans": {"lm": "gpt2", "max_tokens": 0}}, "plans.max_tokens is 0"),
         ({"encode": None}, "plans needs what encode makes"),
         ({"plans": None, "scaler": {}, "train": {"plans": "column"}}, "add a section `plans: {column: NAME}`"),
