@@ -47,7 +47,18 @@ DECODER: FileRole = "decoder"
 
 def of_config(config: RunConfig) -> Iterator[Check]:
     """Yield checks of everything that this file needs of this machine."""
-    cards: dict[str, ModelCard] = {}
+    yield from models_of(config)
+    if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
+        yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
+    tokenizer = _known(config.segment.model)
+    for one in config.input:
+        yield _input(config, one, tokenizer)
+    encoder = _known(config.encode.model) if config.encode else None
+    yield from output(config.output, encoder.dim if encoder else None)
+
+
+def models_of(config: RunConfig) -> Iterator[Check]:
+    """Check every model that this file names; the level `warn` is that of one that a run has to fetch."""
     roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
     decoding = (config.autobleu, config.fragility, config.decoder)
     for stage, role in ((config.encode, ENCODER), *((one, DECODER) for one in decoding)):
@@ -57,11 +68,9 @@ def of_config(config: RunConfig) -> Iterator[Check]:
         roles[(config.autobleu or config.encode).model].add(DECODER)
     for name, needed in roles.items():
         try:
-            cards[name] = load_card(name)
+            yield _model(name, load_card(name), needed)
         except CardError as error:
             yield Check("bad", "model", str(error), "pipeline models lists those that ship")
-        else:
-            yield _model(name, cards[name], needed)
     if config.segment.uses_sat:
         yield sat_model(config.segment.sat)
     if config.fragility:
@@ -70,13 +79,13 @@ def of_config(config: RunConfig) -> Iterator[Check]:
         yield _hub_model("language model", config.plans.lm, load_language_card, "conf/language/")
     if config.language and config.language.identifier:
         yield _hub_model("identifier", config.language.identifier, load_identifier_card, "conf/identifiers/")
-    if config.encode and config.encode.backend == "sonar-space" and not installed("sonar-space"):
-        yield Check("bad", "backend", "encode.backend is sonar-space, which is not installed", pip_extra("sonar-space"))
-    tokenizer = cards.get(config.segment.model)
-    for one in config.input:
-        yield _input(config, one, tokenizer)
-    dim = cards[config.encode.model].dim if config.encode and config.encode.model in cards else None
-    yield from output(config.output, dim)
+
+
+def _known(name: str) -> ModelCard | None:
+    try:
+        return load_card(name)
+    except CardError:  # which is told among the models
+        return None
 
 
 def _records(config: RunConfig, sample: InputSettings, card: ModelCard | None) -> Iterator[Document | Rejected]:

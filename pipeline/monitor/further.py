@@ -15,6 +15,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.runs import REPORT, newest_is
+from pipeline.doctor.corpus import models_of
 from pipeline.planning.estimate import MACHINE
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import DECODER, machine_rate
@@ -36,11 +37,13 @@ class FurtherWork:
 
 
 def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
-    """Return missing fits and why, the training and what was changed since it began, the report, and the exports that
-    are older than what the run makes.
+    """Return the models that have to be fetched first, missing fits and why, the training and what was changed since it
+    began, the report, and the exports that are older than what the run makes.
     """
     store = Store(plan.config.output)
-    found = [
+    models = [] if plan.nothing_to_do else [one.found for one in models_of(plan.config) if one.level == "warn"]
+    found = [FurtherWork("model", text) for text in models]
+    found += [
         FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(_reasons(store, plan.config, name))}", left=True)
         for name in plan.missing_fits
     ]

@@ -47,6 +47,9 @@ SHOWN = 8  # languages in a message
 ADDED_TOKENS = 2  # language tag and </s>, which the cap may leave out
 SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
+_NO_OUTPUT = dict.fromkeys(("http", "https"), "nothing can be written to a web server") | {
+    "memory": "what is written there is lost when the command ends"
+}
 _SECTIONS = {  # family of columns → the section that makes it
     "language": "language: {}", "noise": "noise: {}", "hashes": "duplicates: {}", "duplicates": "duplicates: {}",
     "minhash": "duplicates: {near: {}}", "near-duplicates": "duplicates: {near: {}}",
@@ -361,11 +364,23 @@ def _files(config: RunConfig) -> Iterator[Problem]:
 
 
 def _output(config: RunConfig) -> Iterator[Problem]:
-    """Check that this user may write to a local output folder, and that a bucket exists; whether it can be written is
-    tested by `doctor` and by the run.
+    """Check that this user may write to a local output folder, and that a URL names a bucket that exists; whether it
+    can be written is tested by `doctor` and by the run.
     """
+    protocol, _, rest = config.output.partition("://")
+    if protocol in _NO_OUTPUT:
+        what = f"output {config.output}: {_NO_OUTPUT[protocol]}"
+        yield ("output",), f"{what}; give a folder, or a URL: s3://… gs://… az://…"
+        return
     if is_remote(config.output):
-        if bucket := missing_bucket(config.output):
+        try:
+            Store(config.output)
+        except ConfigError as error:
+            yield ("output",), f"output {error}"
+            return
+        if not rest.partition("/")[0]:
+            yield ("output",), f"output {config.output} names no bucket; write {protocol}://BUCKET/FOLDER"
+        elif bucket := missing_bucket(config.output):
             yield ("output",), f"output {config.output}: there is no bucket {bucket}; make it, or correct its name"
         return
     path = Path(config.output).absolute()

@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.base.errors import ConfigError, MissingError, StorageError
 from pipeline.config.train import OF_GENERATION, TrainSettings
 from pipeline.corpus.reader import Corpus
+from pipeline.corpus.standalone import REMEDY as EXPORTED
 from pipeline.corpus.standalone import TEXT, standalone
 from pipeline.storage.local_files import TO_WRITE, refusal
 from pipeline.storage.remote import is_remote
@@ -22,6 +23,7 @@ from pipeline.training.model_file import load_model
 from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import RECORD, Started, located, read_started
 from pipeline.training.status import EVALUATION, training_statuses
+from pipeline.training.status import FOLDER as TRAININGS
 from pipeline.training.tokens import tokenizer_card
 from stages.lcm.card import options_of, trained_lcms, unread
 from stages.lcm.model import Lcm, Sampling, paper_sampling
@@ -166,6 +168,11 @@ def sampling_of(place: str, of_file: TrainSettings | None = None) -> dict[str, A
     if of_file is None or of_file.folder != run:
         if store.exists(f"{run}/{TEXT}"):
             return standalone(place).sampling
+        if not run.startswith(f"{TRAININGS}/"):
+            raise MissingError(
+                f"{store.url}/{run}/{TEXT} is missing, and with it the options by which this model is sampled; restore "
+                f"it, or {EXPORTED}"
+            )
         if not store.exists(f"{run}/{RECORD}"):
             raise MissingError(
                 f"{store.url}/{run}/{RECORD} is missing, and with it the settings by which this model is sampled "

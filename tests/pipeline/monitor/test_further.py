@@ -56,6 +56,16 @@ def test_a_plan_says_what_its_times_do_not_contain(
     )
 
 
+def test_models_to_fetch_are_told_while_there_is_work(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    path = make_config(autobleu=None)
+    line = "model: sonar: to fetch encoder (3.1 GB), tokenizer (4.9 MB)\n"
+    assert line in pipeline("plan", path, "--set", "encode.model=sonar").stdout
+    assert "to fetch" not in pipeline("plan", path).stdout  # tests' models are here
+
+
 def test_weights_of_another_model_are_refused_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:
     """`init_from` may also name a model that ships; its card ships too."""
 

@@ -172,6 +172,20 @@ def test_nothing_is_said_of_a_default_that_stands_for_a_wrong_value(make_config:
     assert "rvq.units is 8192, but the inputs hold fewer than" in one
 
 
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        ("s3:///corpora", "output s3:///corpora names no bucket; write s3://BUCKET/FOLDER"),
+        ("htp://host/out", "output htp://host/out: Protocol not known: htp; give a folder, or a URL"),
+        ("https://host/out", "output https://host/out: nothing can be written to a web server; give a folder"),
+        ("memory://out", "output memory://out: what is written there is lost when the command ends; give a folder"),
+    ],
+)
+def test_a_url_that_can_be_no_output_is_told_with_its_line(make_config: MakeConfig, output: str, what: str) -> None:
+    (one,) = problems(make_config(output=output))
+    assert re.match(r".*corpus\.yaml:\d+: ", one) and what in one
+
+
 def test_columns_of_parquet_and_of_the_split(make_config: MakeConfig, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["One."], "title": ["a"], "site": ["b"]}), tmp_path / "in/one.parquet")

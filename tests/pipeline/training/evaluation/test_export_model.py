@@ -107,6 +107,13 @@ def test_it_is_evaluated_on_a_corpus_of_its_encoder(corpus: Corpus, tmp_path: Pa
     assert len(lines) == 2 and lines[0][1:] == lines[1][1:]
 
 
+def test_a_folder_without_its_text_json_is_told_by_that_name(corpus: Corpus, tmp_path: Path) -> None:
+    (export(corpus, "base", tmp_path / "own") / "text.json").unlink()
+    done = pipeline("evaluate", corpus.url, "--model", tmp_path / "own", "--sentences", "8")
+    assert done.returncode == 1 and "own/text.json is missing" in done.stderr, said(done)
+    assert "run.json" not in done.stderr and "export the model again" in done.stderr
+
+
 def test_the_model_that_ships_continues_a_text(prompt: Path, tmp_path: Path) -> None:
     done = pipeline(
         "generate",
