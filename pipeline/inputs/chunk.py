@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 
 TO_THE_END = -1
+BY_TEXT = " by text"  # follows the compression of a chunk that is a range of the decompressed text
 PACKED = "packed"  # the format of a chunk of several small files; `packing.py` knows them
 LONGEST = 256 << 20  # characters of a text, or bytes of a line: longer ones are set aside and not held in memory
 SHORT = 1 << 20  # … of a compressed file, where a longer one may have GROWTH times the stored bytes of its chunk
@@ -18,11 +19,12 @@ UNREADABLE = "unreadable"  # the format of files that cannot be opened, and a re
 class Chunk:
     """A range of one file, or several small files. The id depends only on input name, (first) path and start.
 
-    `start`, `end`: bytes of plain JSONL; row groups of Parquet; 0 and −1 for whole files (text, compressed, and Parquet
-    whose footer could not be read when planning). `bytes`: stored bytes of the range. `take`: the most records that are
-    read (from `limit`); None for all. Of format "packed", `url` and `stamp` are those of all files, and `path` is for
-    people. `stamp`: changes with the file; of format "unreadable", why it cannot be read. `current`: the stamp that the
-    file has now, if it was segmented under another one, `stamp`, and its content is the same.
+    `start`, `end`: bytes of JSONL, as it is stored or (`by_text`) as it is decompressed; row groups of Parquet; 0 and
+    −1 for whole files (text, compressed, and Parquet whose footer could not be read when planning). `bytes`: stored
+    bytes of the range, about if it is one of decompressed text. `take`: the most records that are read (from `limit`);
+    None for all. Of format "packed", `url` and `stamp` are those of all files, and `path` is for people. `stamp`:
+    changes with the file; of format "unreadable", why it cannot be read. `current`: the stamp that the file has now, if
+    it was segmented under another one, `stamp`, and its content is the same.
     """
 
     id: str
@@ -42,6 +44,11 @@ class Chunk:
     def source(self) -> str:
         """Where the documents say they come from: input name and relative path."""
         return f"{self.input}:{self.path}"
+
+    @property
+    def by_text(self) -> bool:
+        """Whether the chunk is a range of what its file is decompressed to; the last such range has no end."""
+        return self.compression.endswith(BY_TEXT)
 
     @property
     def longest(self) -> int:

@@ -1,8 +1,8 @@
 """Cuts inputs into chunks, and decides in which order they are worked on.
 
 Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size,
-compressed JSONL at its members (`members.py`); small files share chunks (`packing.py`); every other file is one chunk.
-Corpora that began without one of these rules do not get it. A cut
+compressed JSONL at its members or by its text (`members.py`); small files share chunks (`packing.py`); every other file
+is one chunk. Corpora that began without one of these rules do not get it. A cut
 depends only on what precedes it, so appending to a file or adding files changes no other chunk's id. Cost: a listing,
 one footer per large Parquet file, some reading of large compressed ones (sixteen at a time) and, with `limit`, counting
 as many chunks as the limit needs.
@@ -25,11 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.parallel import in_parallel
-from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk, chunk_id
+from pipeline.inputs.chunk import BY_TEXT, PACKED, TO_THE_END, UNREADABLE, Chunk, chunk_id
 from pipeline.inputs.counting import count_documents
 from pipeline.inputs.listing import InputFile, list_files
-from pipeline.inputs.members import starts_of
-from pipeline.inputs.packing import MEMBERS, grouped, is_small, packed_chunk, shares
+from pipeline.inputs.members import range_bytes, ranges_of, starts_of
+from pipeline.inputs.packing import MEMBERS, RANGES, grouped, is_small, packed_chunk, shares
 from pipeline.inputs.parquet import BrokenParquetError, open_parquet, stored_columns
 from pipeline.inputs.records import needed_columns
 from pipeline.inputs.settings import InputError, InputSettings, LangColumn, SplitSettings
@@ -67,7 +67,7 @@ def plan_inputs(
     Args:
         inputs: the inputs, resolved.
         chunk_bytes: how many bytes of a file a chunk has, about.
-        packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut.
+        packed: the formats whose small files share chunks, and `MEMBERS` and `RANGES` if compressed files are cut.
         edges: where compressed files were cut before, up to their ends, with the same `chunk_bytes`.
 
     Returns:
@@ -123,7 +123,7 @@ def plan_chunks(settings: InputSettings, chunk_bytes: int = CHUNK_BYTES, packed:
     Args:
         settings: the input.
         chunk_bytes: how many bytes of a file a chunk has, about.
-        packed: the formats whose small files share chunks, and `MEMBERS` if compressed files are cut.
+        packed: the formats whose small files share chunks, and `MEMBERS` and `RANGES` if compressed files are cut.
 
     Returns:
         The chunks.
@@ -143,11 +143,11 @@ def _chunks_of(settings: InputSettings, rules: _Rules) -> Iterator[Chunk]:
     footers = {file.path: footer for file, footer in zip(parquet, found, strict=True)}
     if len(footers) == sum(file.format != UNREADABLE for file in files):
         _check_columns(settings, [footer for footer in footers.values() if footer is not None])
-    starts = _starts_of(settings, files, rules)
+    edges = _edges_of(settings, files, rules)
     chunks = (
         chunk
         for some in grouped(files, chunk_bytes, packed)
-        for chunk in _chunks_for(settings, some, footers, starts, rules)
+        for chunk in _chunks_for(settings, some, footers, edges, rules)
     )
     return chunks if settings.limit is None else _first(chunks, settings.limit)
 
@@ -156,7 +156,7 @@ def _chunks_for(
     settings: InputSettings,
     files: list[InputFile],
     footers: Mapping[str, _Footer | None],
-    starts: Mapping[str, list[int]],
+    edges: Mapping[str, list[int]],
     rules: _Rules,
 ) -> Iterator[Chunk]:
     """Yield the chunk of files that share one, or the chunks of a single file."""
@@ -164,16 +164,28 @@ def _chunks_for(
         yield packed_chunk(settings.input_name, files)
         return
     for file in files:
-        if file.path in starts:
-            for start, end in pairwise([*starts[file.path], file.size]):
-                yield _chunk(settings, file, start, end, end - start)
+        if file.path in edges:
+            yield from _between(settings, file, edges[file.path], rules.chunk_bytes)
             continue
         for start, end, size in _ranges(file, footers.get(file.path), rules.chunk_bytes):
             yield _chunk(settings, file, start, end, size)
 
 
-def _starts_of(settings: InputSettings, files: Sequence[InputFile], rules: _Rules) -> dict[str, list[int]]:
-    """Return path → where the chunks of compressed files begin that are cut at their members.
+def _between(settings: InputSettings, file: InputFile, edges: Sequence[int], chunk_bytes: int) -> Iterator[Chunk]:
+    """Yield the chunks between the edges of a compressed file."""
+    if edges[-1] != TO_THE_END:
+        for start, end in pairwise(edges):
+            yield _chunk(settings, file, start, end, end - start)
+        return
+    size = range_bytes(file.size, chunk_bytes)
+    for at, (start, end) in enumerate(pairwise(edges)):
+        one = _chunk(settings, file, start, end, min(size, file.size - at * size))
+        yield replace(one, compression=f"{file.compression}{BY_TEXT}")
+
+
+def _edges_of(settings: InputSettings, files: Sequence[InputFile], rules: _Rules) -> dict[str, list[int]]:
+    """Return path → the edges of the chunks of compressed files, in stored bytes up to the size of the file if they are
+    cut at their members, else in bytes of text up to `TO_THE_END`.
 
     A file that is one chunk is read as in corpora that do not cut, so it is left out.
     """
@@ -184,11 +196,15 @@ def _starts_of(settings: InputSettings, files: Sequence[InputFile], rules: _Rule
     def find(file: InputFile) -> list[int]:
         *known, end = rules.edges.get((settings.input_name, file.path, file.stamp), [0])
         if known and end in (file.size, TO_THE_END):
-            return known
-        return starts_of(whole_file(settings, file), rules.chunk_bytes)
+            return [*known, end]
+        whole = whole_file(settings, file)
+        starts = starts_of(whole, rules.chunk_bytes)
+        if len(starts) == 1 and RANGES in rules.packed:
+            return ranges_of(whole, rules.chunk_bytes)
+        return [*starts, file.size]
 
     found = zip(large, in_parallel(find, large), strict=True)
-    return {file.path: starts for file, starts in found if len(starts) > 1}
+    return {file.path: edges for file, edges in found if len(edges) > 2}
 
 
 def order_chunks(chunks: Sequence[Chunk], seed: int) -> ChunkTable:

@@ -17,8 +17,12 @@ Parquet, which are counted without it, the bytes are read for that.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import sys
+import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +31,9 @@ from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.packing import files_of
 from pipeline.inputs.parquet import PAGE_BUFFER, BrokenParquetError, open_parquet, stored_columns
-from pipeline.inputs.streams import BrokenStreamError, check_lines, head_of, own_blocks, raw_blocks
+from pipeline.inputs.streams import BrokenStreamError, check_lines, head_of, own_blocks, raw_blocks, text_blocks
+
+_reading: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # files whose digest is being made
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ def count_documents(chunk: Chunk, content: Content | None = None) -> Counted:
         return Counted(1, chunk.bytes)
     if chunk.format == "parquet":
         return _count_rows(chunk, content)
+    if chunk.by_text:
+        return _count_text(chunk, content)
     if chunk.end == TO_THE_END or chunk.compression:
         return _count_stream(chunk, content)
     return _count_range(chunk, content)
@@ -114,6 +122,29 @@ def _count_range(chunk: Chunk, content: Content | None) -> Counted:
     return Counted(_at_most(documents, chunk.take), counted_in or chunk.bytes)
 
 
+def _count_text(chunk: Chunk, content: Content | None) -> Counted:
+    """Count as `_count_range` does in decompressed text, of which nobody knows the size. `content` sees a digest of the
+    stored file, which takes less than decompressing it up to the chunk.
+    """
+    if content:
+        content.add(chunk.start, chunk.end, stored_digest(chunk))
+    first, last = max(chunk.start - 1, 0), (sys.maxsize if chunk.end == TO_THE_END else chunk.end) - 1
+    documents, unreadable = 0 if chunk.start else 1, 0
+    at, ending = first, b""
+    try:
+        for block in text_blocks(chunk, first):
+            inside = max(0, last - at)
+            documents += block.count(b"\n", 0, inside)
+            at, ending = at + len(block), block[-1:]
+            if at > last or (chunk.take is not None and documents > chunk.take):
+                break
+        else:
+            documents -= ending == b"\n" and at <= last  # behind the last line end no line begins
+    except BrokenStreamError as broken:
+        unreadable = broken.bytes_unreadable if documents else 0  # else the line that breaks began before
+    return Counted(_at_most(documents, chunk.take), max(0, chunk.bytes - unreadable), unreadable)
+
+
 def _ends_in(block: bytes, inside: int, any_begun: bool, content: Content) -> bool:
     """Show `content` what a range's lines have of a block; whether the last one ends in it. inside: as above."""
     if inside >= len(block):
@@ -152,6 +183,20 @@ def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
     else:
         documents += last != b"\n"
     return Counted(_at_most(documents, chunk.take), chunk.bytes - unreadable, unreadable)
+
+
+def stored_digest(chunk: Chunk) -> str:
+    """Return a digest of the stored bytes of a chunk's file, read once for all its chunks."""
+    with _reading[chunk.url]:
+        return _stored_digest(replace(chunk, id="", start=0, end=TO_THE_END, bytes=0, take=None))
+
+
+@functools.lru_cache(1 << 12)
+def _stored_digest(whole: Chunk) -> str:
+    content = Content()
+    for block in raw_blocks(whole, 0):
+        content.update(block)
+    return content.digest()
 
 
 def _count_rows(chunk: Chunk, content: Content | None) -> Counted:
@@ -207,8 +252,9 @@ class Content:
 
     `count_documents` shows it the stored bytes that the chunk's documents depend on, and nothing else, so that what is
     appended to a file leaves the digests of the chunks before it as they were: of plain JSONL the lines that begin in
-    the chunk, whole; of Parquet the pages of the columns that are read; of other files all bytes; with `take`, the
-    blocks that hold that many records. `columns`: those that documents are made of, in formats that have columns.
+    the chunk, whole; of Parquet the pages of the columns that are read; of other files, and of those of which it is a
+    range of text, all bytes; with `take`, the blocks that hold that many records. `columns`: those that documents are
+    made of, in formats that have columns.
     """
 
     def __init__(self, columns: Sequence[str] = ()) -> None:

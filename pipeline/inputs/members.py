@@ -8,6 +8,10 @@ that has several chunks changes none before. Cost: the bytes between those place
 a file with one member, `chunk_bytes` of it. Runs find the cuts of unchanged files in the view of the run before.
 
 Readers check every cut (`streams.py`): what precedes it has to end there.
+
+A large file without such cuts is divided by its text: at equal numbers of decompressed bytes, about as many as a share
+of its stored bytes holds where the file begins. Each chunk decompresses all that precedes it, which takes far less time
+than segmenting; there are at most `MOST_RANGES` of them, so that this stays so.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from pipeline.inputs.chunk import GROWTH, Chunk
-from pipeline.inputs.streams import BLOCK, DECODE_ERRORS, decompressor_of, open_chunk, raw_blocks
+from pipeline.inputs.chunk import GROWTH, TO_THE_END, Chunk
+from pipeline.inputs.streams import BLOCK, DECODE_ERRORS, Bounded, decompressor_of, open_chunk, raw_blocks
 
 SIGNATURES = {
     "gzip": re.compile(rb"\x1f\x8b\x08[\x00-\x1f]", re.DOTALL),
@@ -25,6 +29,8 @@ SIGNATURES = {
     "xz": re.compile(rb"\xfd7zXZ\x00\x00", re.DOTALL),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd", re.DOTALL),
 }
+LEAST_RANGES, MOST_RANGES = 4, 32  # chunks of a file that is divided by its text
+MEASURED = BLOCK  # stored bytes, at least, that show how much text a stored byte holds
 _LONGEST = 10  # bytes of a signature
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)  # a zstd frame without content
 
@@ -42,6 +48,55 @@ def starts_of(whole: Chunk, chunk_bytes: int) -> list[int]:
             break
         starts.append(found)
     return starts
+
+
+def ranges_of(whole: Chunk, chunk_bytes: int) -> list[int]:
+    """Return where the chunks of a compressed file begin in its text, and the end of the last, TO_THE_END.
+
+    Args:
+        whole: the file as one chunk.
+        chunk_bytes: how many stored bytes a chunk has, or more if the file is very large.
+
+    Returns:
+        0, …, TO_THE_END; without anything between if the file is small or its beginning cannot be decompressed.
+
+    Raises:
+        InputError: if the file changes while it is read.
+    """
+    if whole.bytes < LEAST_RANGES * chunk_bytes:
+        return [0, TO_THE_END]
+    stored = min(whole.bytes, max(MEASURED, chunk_bytes))
+    text = _text_bytes(whole, stored)
+    if not text:
+        return [0, TO_THE_END]
+    size = range_bytes(whole.bytes, chunk_bytes)
+    step = max(1, text * size // stored)
+    return [*(step * at for at in range(-(-whole.bytes // size))), TO_THE_END]
+
+
+def _text_bytes(whole: Chunk, stored: int) -> int:
+    """Return how many bytes so many stored bytes at a file's beginning are decompressed to; 0 if that fails."""
+    text = 0
+    decompressor: Bounded | None = None
+    for block in raw_blocks(whole, 0, stored):
+        data = block
+        while data:
+            decompressor = decompressor or decompressor_of(whole.compression, GROWTH * whole.bytes)
+            try:
+                text += sum(map(len, decompressor.decoded(data)))
+            except DECODE_ERRORS:
+                return 0
+            data = b""
+            if decompressor.ended:
+                data, decompressor = decompressor.unused.lstrip(b"\0"), None
+    return text
+
+
+def range_bytes(file_bytes: int, chunk_bytes: int) -> int:
+    """Return about how many stored bytes a range has: twice as many, or four times, … where there were too many."""
+    while file_bytes > MOST_RANGES * chunk_bytes:
+        chunk_bytes *= 2
+    return chunk_bytes
 
 
 def _members(whole: Chunk, start: int, end: int) -> Iterator[int]:

@@ -23,7 +23,8 @@ from pipeline.inputs.listing import COMPRESSIONS, InputFile
 
 TEXT = ("text",)  # what shares chunks in corpora of earlier versions
 MEMBERS = "members"  # stands for compressed files that are cut at their members
-PACKABLE = ("jsonl", MEMBERS, "parquet", "text")
+RANGES = "ranges"  # stands for compressed files without such cuts, of which ranges of text are chunks
+PACKABLE = ("jsonl", MEMBERS, "parquet", RANGES, "text")
 SHARE, SMALL = 4, 16  # of `chunk_bytes`: a packed chunk's on average, and from which on a file is not packed
 RECORDS, COMPRESSED = 4, 3  # how many times a byte of records counts, and one of compressed records or Parquet
 MOST_FILES = 1 << 16  # of a chunk

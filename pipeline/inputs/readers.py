@@ -32,7 +32,15 @@ from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
 from pipeline.inputs.rows import read_rows
 from pipeline.inputs.settings import InputError, InputSettings, SplitSettings
-from pipeline.inputs.streams import BrokenStreamError, check_lines, decompressed_blocks, head_of, own_blocks, raw_blocks
+from pipeline.inputs.streams import (
+    BrokenStreamError,
+    check_lines,
+    decompressed_blocks,
+    head_of,
+    own_blocks,
+    raw_blocks,
+    text_blocks,
+)
 
 MANY = b"\n" * 1024  # empty lines that are counted at once
 _RUN = re.compile(rb"(\n{1024,})")
@@ -237,9 +245,10 @@ def _runs(block: bytes) -> Iterator[bytes | int]:
 
 def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     """Yield the lines whose first byte lies in the chunk, without newlines; the last one may reach beyond the chunk."""
-    whole = chunk.end == TO_THE_END or bool(chunk.compression)
+    whole = not chunk.by_text and (chunk.end == TO_THE_END or bool(chunk.compression))
     if not whole and chunk.start == chunk.end:
         return
+    end = sys.maxsize if chunk.end == TO_THE_END else chunk.end
     offset = 0 if whole else max(chunk.start - 1, 0)  # of the first byte in `line`
     skip = not whole and chunk.start > 0  # the line around start − 1 belongs to the chunk before
     number = None if chunk.start else 1
@@ -248,7 +257,8 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     try:
         if not chunk.compression:
             check_lines(chunk, head_of(chunk))
-        for block in own_blocks(chunk) if whole else raw_blocks(chunk, offset):
+        blocks = own_blocks(chunk) if whole else (text_blocks if chunk.by_text else raw_blocks)(chunk, offset)
+        for block in blocks:
             for some in _runs(block) if whole else [block]:
                 if isinstance(some, int):
                     yield _RawLine(offset, number, line.joined(), line.size)
@@ -258,7 +268,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                 first, *others = some.split(b"\n")
                 line.add(first)
                 for begun in others:
-                    if not whole and offset >= chunk.end:
+                    if not whole and offset >= end:
                         return
                     if not skip:
                         yield _RawLine(offset, number, line.joined(), line.size)
@@ -266,11 +276,13 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                     skip = False
                     offset += line.size + 1
                     line = _LinePieces(longest, begun)
-            if not whole and (offset >= chunk.end or (skip and offset + line.size >= chunk.end)):
+            if not whole and (offset >= end or (skip and offset + line.size >= end)):
                 return
             if skip:  # only the length of a skipped line matters
                 offset, line = offset + line.size, _LinePieces(longest)
     except BrokenStreamError as broken:
+        if chunk.by_text and (skip or offset >= end):
+            return  # the chunk where the line begins that breaks says so
         yield _RawLine(offset if whole else max(offset, chunk.start), number, line.joined(), line.size, broken)
         return
     if line.size and not skip:

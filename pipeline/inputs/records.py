@@ -154,15 +154,20 @@ class RecordMaker:
             return self.chunk.path
         if self.chunk.format == "parquet":
             return f"{self.chunk.path} row {place}"
-        if self.chunk.compression and self.chunk.start:
+        if self._counts_from_its_start:
             return f"{self.chunk.path} stored byte {self.chunk.start}, from there byte {place}"
         return f"{self.chunk.path} byte {place}" if line is None else f"{self.chunk.path} line {line}, byte {place}"
+
+    @property
+    def _counts_from_its_start(self) -> bool:
+        """Whether places are counted from the chunk's start, because nobody knows how much text is before that."""
+        return bool(self.chunk.compression and self.chunk.start) and not self.chunk.by_text
 
     def generated_id(self, place: int) -> str:
         """Return 16 hex digits of a hash of input, path and place; for a text file, the path itself."""
         if self.chunk.format == "text":
             return self.chunk.path
-        behind = f"{self.chunk.start}+" if self.chunk.compression and self.chunk.start else ""
+        behind = f"{self.chunk.start}+" if self._counts_from_its_start else ""
         name = f"{self.chunk.input}\0{self.chunk.path}\0{behind}{place}"
         return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import dataclasses
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import IO, Any, Protocol, cast
 import zstandard
 
 from pipeline.base.formats import counted
-from pipeline.inputs.chunk import GROWTH, TO_THE_END, Chunk
+from pipeline.inputs.chunk import BY_TEXT, GROWTH, TO_THE_END, Chunk
 from pipeline.inputs.listing import stamp
 from pipeline.inputs.magic import HEAD, looks_like, not_text, remedy
 from pipeline.inputs.settings import InputError
@@ -255,6 +256,21 @@ def own_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: Non
             begun = bool(newline)
             if own:
                 yield own
+
+
+def text_blocks(chunk: Chunk, start: int) -> Iterator[bytes]:
+    """Yield what the whole file of a compressed chunk is decompressed to, from a byte of that on.
+
+    What precedes it is decompressed too. Raises as `decompressed_blocks` does.
+    """
+    _, _, size = _as_planned(chunk)
+    compression = chunk.compression.removesuffix(BY_TEXT)
+    whole = dataclasses.replace(chunk, compression=compression, start=0, end=TO_THE_END, bytes=size)
+    at = 0
+    for block in decompressed_blocks(whole):
+        if at + len(block) > start:
+            yield block[max(0, start - at) :]
+        at += len(block)
 
 
 def _no_cut(chunk: Chunk) -> InputError:

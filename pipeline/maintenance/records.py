@@ -49,7 +49,7 @@ from pipeline.corpus.view import View
 from pipeline.inputs import ChunkTable
 from pipeline.inputs.chunk import PACKED, TO_THE_END
 from pipeline.inputs.chunks import CHUNK_BYTES
-from pipeline.inputs.packing import COMPRESSED, MEMBERS, PACKABLE, RECORDS, SMALL, formats_of
+from pipeline.inputs.packing import COMPRESSED, MEMBERS, PACKABLE, RANGES, RECORDS, SMALL, formats_of
 from pipeline.planning.plan import make_plan
 from pipeline.storage import layout
 from pipeline.storage.records import Values, read_json
@@ -187,8 +187,8 @@ def _packs(store: Store) -> Collection[str]:
 
 
 def _packed_in(chunks: ChunkTable, small: int) -> set[str]:
-    """Return the formats that share chunks, and those of which no small file has a chunk of its own; and `MEMBERS` if
-    no large compressed file is one chunk, or some are several.
+    """Return the formats that share chunks, and those of which no small file has a chunk of its own; and `MEMBERS`
+    and `RANGES` if no large compressed file is one chunk, or some are several of this kind.
 
     small: bytes, below which a text file shares a chunk, or would.
     """
@@ -200,10 +200,12 @@ def _packed_in(chunks: ChunkTable, small: int) -> set[str]:
             neighbours["text"] += 2 * (chunk.bytes < small)
         elif chunk.start == 0 and chunk.bytes * RECORDS * COMPRESSED < small:
             neighbours[chunk.format] += 1  # one alone has a chunk of its own in every corpus
-        if chunk.compression and chunk.end != TO_THE_END:
+        if chunk.by_text:
+            packed |= {MEMBERS, RANGES}
+        elif chunk.compression and chunk.end != TO_THE_END:
             packed.add(MEMBERS)
         elif chunk.compression and chunk.bytes > small * SMALL:
-            neighbours[MEMBERS] += 2  # which would perhaps be cut
+            neighbours.update({MEMBERS: 2, RANGES: 2})  # which would perhaps be cut
     alone = {kind for kind, files in neighbours.items() if files > 1}
     return packed | (set(PACKABLE) - alone)
 

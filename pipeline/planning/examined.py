@@ -101,6 +101,8 @@ def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
         Counts and sizes; None if the chunk cannot be read, which the run itself will say.
     """
     total = Examined(0.0, 0.0)
+    if chunk.by_text:
+        chunk = replace(chunk, start=0)  # the file's first documents stand for those behind much text
     try:
         languages = load_card(config.segment.model).languages
         for number, file in enumerate(files_of(chunk)):

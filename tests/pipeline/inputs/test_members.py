@@ -1,4 +1,4 @@
-"""Compressed files of several members are several chunks, and every line is in one of them."""
+"""Large compressed files are cut at their members or by their text, and every line is in one of the chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from pipeline.inputs import (
     read_documents,
     resolve_inputs,
 )
-from pipeline.inputs.packing import PACKABLE
+from pipeline.inputs import members as cuts
+from pipeline.inputs.packing import MEMBERS, PACKABLE
 
 LENGTH = 4000  # bytes of a chunk
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -153,15 +154,111 @@ def test_appending_a_member_leaves_chunks_as_they_are(tmp_path: Path, ending: st
     assert again[: len(chunks) - 1] == contents[:-1] and all_names[: len(names)] == names
 
 
-def test_a_file_of_one_member_is_one_chunk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_large_file_of_one_member_is_divided_by_its_text(tmp_path: Path, ending: str) -> None:
+    """Records, their places and the ids that are made of these are those of the undivided file."""
     (tmp_path / "in").mkdir()
-    data = b"\n".join(lines(90))
-    for ending, compress in COMPRESS.items():
-        (tmp_path / f"in/{ending}.jsonl.{ending}").write_bytes(compress(data))
+    file = tmp_path / f"in/a.jsonl.{ending}"
+    for tail in (b"", b"\n", b"\n" * 5000, b"\n{"):
+        file.write_bytes(COMPRESS[ending](b"\n".join(lines(90)) + tail))
+        one = settings(tmp_path, named=False)
+        chunks = plan_chunks(one, LENGTH, PACKABLE)
+        assert len(chunks) == -(-file.stat().st_size // LENGTH) and all(c.by_text for c in chunks)
+        assert [c.end for c in chunks[:-1]] == [c.start for c in chunks[1:]] and chunks[-1].end == -1
+        assert sum(c.bytes for c in chunks) == file.stat().st_size and chunks == plan_chunks(one, LENGTH, PACKABLE)
+        (whole,) = plan_chunks(one, LENGTH, ("jsonl", MEMBERS))  # as corpora that began without this
+        assert not whole.by_text and alike(items(one, chunks)) == alike(items(one, [whole]))
+        named = settings(tmp_path)
+        read = [x for x in ids(items(named, chunks)) if x]
+        assert read == [f"{n}" for n in range(90)]
+    assert len(plan_chunks(one, file.stat().st_size // 4 + 1, PACKABLE)) == 1  # which is not large
+    assert cuts.MOST_RANGES / 2 < len(plan_chunks(one, 50, PACKABLE)) <= cuts.MOST_RANGES
+
+
+def alike(found: list[Document | Rejected]) -> list[tuple[str | None, str | None, str]]:
+    """What is the same however a file is divided: ids, texts and reasons; empty lines one by one."""
+    return [
+        what
+        for x in found
+        for what in (
+            [(x.doc_id, x.text, "")]
+            if isinstance(x, Document)
+            else [(x.doc_id if x.kind == "quarantined" else None, None, x.reason)] * x.records
+        )
+    ]
+
+
+@pytest.mark.parametrize("dense_first", [True, False])
+def test_text_that_is_compressed_unevenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense_first: bool) -> None:
+    """The beginning decides where cuts are: the last chunks are empty, or the last one is large."""
+    (tmp_path / "in").mkdir()
+    monkeypatch.setattr(cuts, "MEASURED", 1)
+    dense = [json.dumps({"id": f"d{n}", "text": "word " * 2000}).encode() for n in range(300)]
+    halves = (dense, lines(90)) if dense_first else (lines(90), dense)
+    (tmp_path / "in/a.jsonl.gz").write_bytes(gzip.compress(b"\n".join(halves[0] + halves[1])))
     one = settings(tmp_path)
-    chunks = plan_chunks(one, LENGTH, PACKABLE)
-    assert [(c.start, c.end) for c in chunks] == [(0, -1)] * len(COMPRESS)
-    assert chunks == plan_chunks(one, LENGTH, ("jsonl",))
+    chunks = plan_chunks(one, 1000, PACKABLE)
+    counts = [count_documents(c).documents for c in chunks]
+    assert len(chunks) > 8 and counts.count(0) if dense_first else counts[-1] > 200
+    assert ids(items(one, chunks)) == [json.loads(line)["id"] for half in halves for line in half]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("how", ["cut off", "changed"])
+def test_a_break_in_a_file_that_is_divided_by_its_text(tmp_path: Path, ending: str, how: str) -> None:
+    """Is told by one chunk, and what precedes it is read."""
+    (tmp_path / "in").mkdir()
+    file = tmp_path / f"in/a.jsonl.{ending}"
+    whole_file = COMPRESS[ending](b"\n".join(lines(90)))
+    told = 0
+    for at in range(len(whole_file) // 2, len(whole_file) - 20, 1499):
+        file.write_bytes(whole_file[:at] if how == "cut off" else whole_file[:at] + bytes(40) + whole_file[at + 40 :])
+        one = settings(tmp_path)
+        chunks = plan_chunks(one, LENGTH, PACKABLE)
+        (whole,) = plan_chunks(one, LENGTH, ("jsonl", MEMBERS))
+        found, expected = items(one, chunks), items(one, [whole])
+        assert ids(found) == ids(expected)
+        broken = [x for x in found if isinstance(x, Rejected) and x.reason == "unreadable"]
+        assert [x.bytes_unreadable for x in broken] == [
+            x.bytes_unreadable for x in expected if isinstance(x, Rejected) and x.reason == "unreadable"
+        ]
+        assert sum(count_documents(c).bytes_unreadable for c in chunks) <= sum(x.bytes_unreadable for x in broken)
+        told += len(broken)
+    assert told
+
+
+def test_what_is_divided_by_text_is_recognised(tmp_path: Path) -> None:
+    """By the stored bytes of the file and the range; appending to it leaves the ids of its chunks."""
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in/a.jsonl.gz"
+    file.write_bytes(gzip.compress(b"\n".join(lines(9000)) + b"\n"))
+    assert file.stat().st_size > 1 << 20
+    one = settings(tmp_path)
+
+    def contents() -> dict[str, str]:
+        found = {}
+        for chunk in plan_chunks(one, 100 * LENGTH, PACKABLE):
+            content = Content(["text"])
+            count_documents(chunk, content)
+            found[chunk.id] = content.of(chunk)
+        return found
+
+    before = contents()
+    file.touch()
+    assert contents() == before and len(set(before.values())) == len(before)
+    with file.open("ab") as opened:
+        opened.write(gzip.compress(lines(1)[0]))
+    after = contents()
+    assert list(after)[: len(before)] == list(before) and not set(after.values()) & set(before.values())
+    assert len(items(one, plan_chunks(one, 100 * LENGTH, PACKABLE))) == 9001
+
+
+def test_a_limit_within_a_file_that_is_divided_by_its_text(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl.xz").write_bytes(lzma.compress(b"\n".join(lines(90)) + b"\n"))
+    for limit in (1, 37, 89, 90, 91):
+        one = settings(tmp_path).model_copy(update={"limit": limit})
+        assert ids(items(one, plan_chunks(one, LENGTH, PACKABLE))) == [f"{n}" for n in range(min(90, limit))]
 
 
 def test_a_break_costs_the_rest_of_its_chunk(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A corpus of compressed files of several members: more chunks, the same documents, and older corpora as they are."""
+"""A corpus of large compressed files: more chunks, the same documents, and older corpora as they are."""
 
 from __future__ import annotations
 
@@ -80,6 +80,29 @@ def test_a_file_of_several_members(path: Path, tmp_path: Path) -> None:
     run(path)
     assert list(documents(out)) == [one["id"] for one in DOCUMENTS]
     assert pipeline("verify", path).returncode == 0
+
+
+def test_a_large_file_of_one_member(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has chunks too, with the rows of the plain file; with another time it is recognised, and its cuts are kept."""
+    out, file = tmp_path / "out", tmp_path / "in/a.jsonl.gz"
+    file.write_bytes(gzip.compress("".join(json.dumps(one) + "\n" for one in DOCUMENTS).encode()))
+    run(path)
+    plan = make_plan(load_config(path))
+    assert len(plan.chunks) >= 4 and all(one.chunk.by_text for one in plan.chunks) and not plan.chunks_to_segment()
+    accounting = compute_accounting(Store(str(out)), Corpus(str(out)).chunks)
+    assert accounting.documents_in == accounting.kept == len(DOCUMENTS) and not accounting.problems
+    write_jsonl(tmp_path / "plain/a.jsonl", DOCUMENTS)
+    run(path, f"output={tmp_path / 'plain-out'}", f"input.0.path={tmp_path / 'plain'}/*")
+    assert documents(out) == documents(tmp_path / "plain-out")
+    assert pipeline("verify", path).returncode == 0
+    with monkeypatch.context() as patched:
+        patched.delattr(chunks_module, "starts_of")
+        patched.delattr(chunks_module, "ranges_of")
+        assert make_plan(load_config(path)).nothing_to_do
+    file.touch()
+    again = make_plan(load_config(path))
+    assert again.nothing_to_do and again.same_files == 1
+    assert run(path).startswith("1 file has another modification time")
 
 
 def test_cuts_are_found_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
