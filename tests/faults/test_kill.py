@@ -11,12 +11,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.cli import pipeline
-from tests.support.kills import KILLS, USUAL, check_resumed, files
+from tests.support.kills import KILLS, USUAL, check_resumed, files, killed
 from tests.support.processes import Process, start
 from tests.support.runs import bring_up_to_date
 
@@ -61,20 +62,50 @@ def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: s
     check_resumed(path, tmp_path / "out", expected, launcher)
 
 
-def test_killed_before_every_change(make_config: MakeConfig, tmp_path: Path) -> None:
-    """One document through three stages and two fits: every state that a kill can leave on disk."""
-    write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-eng", 1))
-    path = make_config(scaler={}, rvq={"codebooks": 2, "units": 4}, part_sentences=1000, autobleu=None)
-    assert pipeline("run", path, "--set", f"output={tmp_path / 'whole'}").returncode == 0
+DECODER = {"steps": 6, "batch_tokens": 256, "warmup": 2, "precision": "float32", "checkpoint_seconds": 1e-9}
+SECTIONS: dict[str, tuple[dict[str, Any], int]] = {  # and how many changes there are at least
+    "fits": ({"scaler": {}, "rvq": {"codebooks": 2, "units": 4}}, 40),
+    "scores": (
+        {
+            "plans": {"column": "topics"}, "language": {}, "noise": {}, "scaler": {},
+            "rvq": {"codebooks": 2, "units": 4},
+            "duplicates": {"near": {}, "semantic": {"cosine": 0.9}}, "duplicate_ids": "keep-first",
+            "autobleu": {"sample": 0.1, "length_extra": 1, "length_factor": 1.0},
+            "fragility": {"sample": 1, "noise_levels": [0.1], "precision": "float32"}, "predictor": {},
+        }, 60,
+    ),
+    "decoder": ({"scaler": {}, "decoder": DECODER}, 30),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sections", "place"), [*((one, "disk") for one in SECTIONS), *((one, "S3") for one in SECTIONS)]
+)
+def test_killed_before_every_change(
+    make_config: MakeConfig, tmp_path: Path, request: pytest.FixtureRequest, sections: str, place: str
+) -> None:
+    """Few documents through stages and fits: every state that a kill can leave."""
+    documents = sample_documents("libreoffice-eng", 1 if sections == "fits" else 3)
+    topics = [one | {"topics": ["A page of help", one["title"]]} for one in documents]
+    write_jsonl(tmp_path / "in/a.jsonl", topics if sections == "scores" else documents)
+    settings, changes = SECTIONS[sections]
+    keep = ["title", "topics"] if sections == "scores" else ["title"]
+    source = {"path": "in/*.jsonl", "id": "id", "lang": {"column": "lang"}, "keep": keep}
+    path = make_config(**{"input": [source], "part_sentences": 1000, "autobleu": None} | settings)
+    whole = f"output={tmp_path / 'whole'}"
+    assert pipeline("run", path, "--set", whole).returncode == 0
     expected = data_digests(tmp_path / "whole")
-    for change in itertools.count(1):
-        output = tmp_path / f"killed-{change}"
-        process = start("run", path, "--set", f"output={output}", die_before=(change, output))
-        if process.wait() == 0:  # it made fewer
-            break
-        assert process.returncode == -signal.SIGKILL, process.communicate()[0]
+    outputs = request.getfixturevalue("bucket") if place == "S3" else tmp_path
+    attempts = itertools.count(1)
+    output = ""
+
+    def prepared() -> tuple[object, ...]:
+        nonlocal output
+        output = f"{outputs}/killed-{next(attempts)}"
+        return "run", path, "--set", f"output={output}"
+
+    for _ in killed(prepared, f"{outputs}/killed", changes):
         check_resumed(path, output, expected, "inline")
-    assert change > 40
 
 
 @pytest.mark.parametrize(

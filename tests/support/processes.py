@@ -5,8 +5,9 @@
     shown, _ = process.communicate()
 
 A fork has the environment and the folder of its caller, standard output and errors in files, and ends as a command
-does that a person types. `die_before`: it is killed when it is about to make that change below a folder; a change is a
-file that gets its name or loses one. Cost: some seconds of a CPU for the first one of each test process, then none.
+does that a person types. `die_before`: it is killed when it is about to make that change below a folder or an `s3://`
+URL; a change is a file that gets its name or loses one. Cost: some seconds of a CPU for the first one of each test
+process, then none.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 CHANGES = {"os.rename", "os.link", "os.remove"}
+REQUESTS = {"PutObject", "CopyObject", "CompleteMultipartUpload", "DeleteObject", "DeleteObjects"}  # the changes on S3
 PACKAGES = ("pipeline", "stages", "launchers")
 # modules of packages that tests do without
 OF_EXTRAS = tuple(f"pipeline.training.trackers.{name}" for name in ("mlflow_store", "weights_and_biases"))
@@ -72,7 +74,7 @@ def start(
     *arguments: object,
     apart: bool = False,
     session: bool = False,
-    die_before: tuple[int, Path] | None = None,
+    die_before: tuple[int, Path | str] | None = None,
     terminal: str | None = None,
     module: str | None = None,
     **environment: str,
@@ -222,14 +224,36 @@ def _become(request: dict[str, Any]) -> None:
 def _die_before(change: int, folder: str) -> None:
     left = change
 
-    def count(event: str, arguments: tuple[Any, ...]) -> None:
+    def count() -> None:
         nonlocal left
-        if event in CHANGES and str(arguments[0]).startswith(folder) and os.path.lexists(arguments[0]):
-            left -= 1
-            if not left:
-                os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    sys.addaudithook(count)
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if (event not in CHANGES and event != "open") or not str(arguments[0]).startswith(folder):
+            return
+        named = os.path.lexists(arguments[0])
+        creates = event == "open" and (arguments[2] or 0) & os.O_CREAT and not str(arguments[0]).endswith(".tmp")
+        if (event in CHANGES and named) or (creates and not named):
+            count()
+
+    if not folder.startswith("s3://"):
+        sys.addaudithook(heard)
+        return
+
+    from aiobotocore.client import AioBaseClient
+
+    request = AioBaseClient._make_api_call
+
+    async def counted(client: AioBaseClient, operation: str, parameters: dict[str, Any]) -> Any:
+        several = parameters.get("Delete", {}).get("Objects", [{}])
+        key = parameters.get("Key") or several[0].get("Key")
+        if operation in REQUESTS and f"s3://{parameters['Bucket']}/{key}".startswith(folder):
+            count()
+        return await request(client, operation, parameters)
+
+    AioBaseClient._make_api_call = counted
 
 
 if __name__ == "__main__":
