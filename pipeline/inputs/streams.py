@@ -2,10 +2,10 @@
 
 Decompression works block by block here, not through the libraries' file objects: those lose what was decoded just
 before a break, stop after the first zstd frame, or end silently when a zstd file is truncated. Memory is one raw block
-and about 1 MiB of what it decompresses to (zstd: at most 32 MiB, and a window of up to 128 MiB or, for frames that need
-more, a hundred times what is stored), whatever the ratio. Errors of the store (network,
-permissions) are never mistaken for broken files: requests are repeated if that may help (and counted); otherwise the
-error is raised unchanged.
+and about 1 MiB of what it decompresses to (zstd: at most 32 MiB), whatever the ratio, and what zstd and xz have to keep
+of it: up to 128 MiB or, for frames and streams that need more, a hundred times what is stored. Errors of the store
+(network, permissions) are never mistaken for broken files: requests are repeated if that may help (and counted);
+otherwise the error is raised unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline.storage.retry import check_length, filesystem, with_retries
 
 BLOCK = 1 << 20
 PIECE = 1 << 16  # the most compressed bytes that a break can lose
-WINDOW = 1 << 27  # bytes that zstd keeps by default
+WINDOW = 1 << 27  # bytes that zstd keeps by default; the dictionary of xz -9 has half of them
 FRAME_HEAD = 18  # bytes of the head of a zstd frame, at most
 ZSTD_PIECE = 1 << 10  # given to zstd at once, which has no limit of its own: a block of 4 bytes can become 128 KiB
 
@@ -286,12 +286,11 @@ class Bounded:
     Args:
         decompressor: of the library.
         compression: its name.
-        most: bytes of a zstd frame with a large window.
+        most: bytes that a zstd frame with a larger window than `WINDOW` may hold, and that xz may keep.
     """
 
     def __init__(self, decompressor: Decompressor, compression: str, most: int) -> None:
-        self._decompressor, self._compression = decompressor, compression
-        self._most = max(most, WINDOW)  # bytes of a zstd frame with a larger window, which holds as many of them
+        self._decompressor, self._compression, self._most = decompressor, compression, most
         self._head, self._given = b"", 0
         self.unused = b""
 
@@ -320,7 +319,16 @@ class Bounded:
                     return
             return
         while True:
-            if out := one.decompress(data, BLOCK):
+            try:
+                out = one.decompress(data, BLOCK)
+            except lzma.LZMAError as error:
+                if "limit" not in str(error):
+                    raise
+                raise ValueError(
+                    f"reading it takes more than {self._most} bytes of memory, {GROWTH} times what is stored; compress "
+                    "it again with xz -9, whose dictionary is smaller"
+                ) from error
+            if out:
                 yield out
             if one.eof:
                 self.unused = one.unused_data
@@ -344,14 +352,17 @@ def _window(head: bytes) -> int:
 
 
 def decompressor_of(compression: str, most: int) -> Bounded:
-    """Return a decompressor of one member, frame or stream. most: bytes of a zstd frame with a large window."""
+    """Return a decompressor of one member, frame or stream. most: bytes that a zstd frame with a large window may hold,
+    and that xz may keep.
+    """
+    most = max(most, WINDOW)
     made: Any
     if compression == "gzip":
         made = zlib.decompressobj(wbits=31)
     elif compression == "bz2":
         made = bz2.BZ2Decompressor()
     elif compression == "xz":
-        made = lzma.LZMADecompressor()
+        made = lzma.LZMADecompressor(memlimit=most)
     else:
         made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
     return Bounded(cast(Decompressor, made), compression, most)

@@ -1,7 +1,7 @@
 """Commands that change a corpus, killed before each of their changes to it: readers work, and again gives the same.
 
 `run` itself is in `test_kill.py`; here is the one after a purge, which copies rows. What commands make of a finished
-corpus is in `test_states_around.py`. `PIPELINE_KILLS=30` kills before every change, otherwise before two.
+corpus is in `test_states_around.py`. `PIPELINE_KILLS=30` kills before every change, otherwise before a few.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What commands make of a finished corpus, killed before each change: readers work, and again gives the same.
 
-`PIPELINE_KILLS=30` kills before every change, otherwise before two.
+`PIPELINE_KILLS=30` kills before every change, otherwise before a few.
 """
 
 from __future__ import annotations

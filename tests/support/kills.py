@@ -16,7 +16,7 @@ from tests.support.processes import start
 
 USUAL = 3
 KILLS = int(os.environ.get("PIPELINE_KILLS", USUAL))  # of each launcher
-EVERY = KILLS >= 30  # commands are killed before each of their changes, otherwise before some
+EVERY = KILLS >= 30  # commands are killed before each of their changes, otherwise before fewer than KILLS of them
 
 
 def killed(prepare: Callable[[], Sequence[object]], below: Path | str, changes: int) -> Iterator[str]:
@@ -28,7 +28,8 @@ def killed(prepare: Callable[[], Sequence[object]], below: Path | str, changes: 
         changes: that it makes at least, so that a count that sees none is found.
     """
     tried, name = 0, ""
-    for change in itertools.count(1) if EVERY else sorted({(changes + 1) // 2, changes}):
+    some = {max(1, changes * one // (KILLS - 1)) for one in range(1, KILLS)}
+    for change in itertools.count(1) if EVERY else sorted(some):
         arguments = prepare()
         name = " ".join(map(str, arguments))
         process = start(*arguments, die_before=(change, below))

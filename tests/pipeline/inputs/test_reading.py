@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import random
 import re
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,21 @@ def zstd_with_a_window_of_2_gb(pieces: int) -> bytes:
     """Of 128 KiB of one byte each, in blocks of four bytes (RFC 8878)."""
     sizes = [(128 << 10) << 3 | 1 << 1] * (pieces - 1) + [(128 << 10) << 3 | 1 << 1 | 1]
     return b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3]) + b"".join(one.to_bytes(3, "little") + b"\n" for one in sizes)
+
+
+def test_an_xz_file_that_takes_much_memory_is_set_aside(tmp_path: Path) -> None:
+    """300 kB that state a dictionary of 4 GB, which nothing bounds but what they hold, took 2 GB of memory."""
+    data = bytearray(lzma.compress(jsonl([{"text": "One."}]), filters=[{"id": lzma.FILTER_LZMA2, "preset": 9}]))
+    path = tmp_path / "a.jsonl.xz"
+    path.write_bytes(data)
+    assert texts(read_all(entry(path))) == ["One."]
+    end = 12 + 4 * (data[12] + 1)  # of the head of the first block; its second field is the filter (the XZ file format)
+    size = data.index(b"\x21\x01", 12, end) + 2
+    data[size] = 40
+    data[end - 4 : end] = zlib.crc32(data[12 : end - 4]).to_bytes(4, "little")
+    path.write_bytes(data)
+    rejected = only_rejected(read_all(entry(path)))
+    assert "more than 134217728 bytes of memory, 100 times what is stored" in rejected.error
 
 
 @pytest.mark.slow
