@@ -6,6 +6,7 @@ number can be longer than Python reads. All of that is a `yaml.YAMLError` here, 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -14,8 +15,10 @@ from yaml.reader import ReaderError
 _Fast: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: ten times as fast
 MOST_BYTES = 4 << 20
 DEEPEST = 50
-MOST_DIGITS = 4300  # of a number, which Python reads
+MOST_DIGITS = 1000  # of a number; Python writes none of more than 4300, and 16 to a power has more than 10 to it
 MOST_VALUES = 100_000  # when every alias is written out
+_INTEGER = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_:]*)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def load_yaml(text: str, loader: type[yaml.SafeLoader] = _Fast) -> Any:
@@ -48,8 +51,11 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
             values += 1
             if anchor:
                 sizes[anchor] = 1
-            if len(event.value) > MOST_DIGITS and event.implicit[0] and event.value.lstrip("+-").isdigit():
+            plain = event.implicit[0] or event.tag == "tag:yaml.org,2002:int"
+            if len(event.value) > MOST_DIGITS and plain and _INTEGER.fullmatch(event.value):
                 raise yaml.YAMLError(f"{line}: a number has more than {MOST_DIGITS} digits")
+            if _SURROGATE.search(event.value):
+                raise yaml.YAMLError(f"{line}: a text has half of a surrogate pair, which is no character")
         elif isinstance(event, yaml.CollectionStartEvent):
             values += 1
             open_.append((anchor, values))

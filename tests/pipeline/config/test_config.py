@@ -253,7 +253,11 @@ _HANG = "\n".join(
         ("name: &a {b: *a}", r"\*a refers to itself"),
         ("name: " + "[" * 5000, "more than 50 deep"),
         ("name: " + "{a: " * 5000, "more than 50 deep"),
-        ("name: " + "1" * 5000, "a number has more than 4300 digits"),
+        ("name: " + "1" * 5000, "a number has more than 1000 digits"),
+        ("name: 0x" + "f" * 4000, "a number has more than 1000 digits"),
+        ("name: 0b" + "1" * 90_000, "a number has more than 1000 digits"),
+        ("name: !!int 0x" + "f" * 4000, "a number has more than 1000 digits"),
+        (r'name: "\ud800"', "line 1: a text has half of a surrogate pair"),
         ("name: 2024-13-45", "a value cannot be read"),
         ("name: " + "x" * (5 << 20), "at most 4194304 are read"),
         ("name: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
@@ -282,7 +286,7 @@ def test_yaml_neither_hangs_nor_breaks(tmp_path: Path, text: str, why: str) -> N
         ("- a\n", "holds a list; a corpus.yaml"),
         ("? [a]\n: b\n", "(?s)is not YAML: .*unhashable key"),
         ("name: a\ninput:\n\t- path: in\n", "(?s)in line 3, column 1.*; indent with spaces, not with tabs"),
-        ("\nseed: " + "9" * 5000, "line 2: a number has more than 4300 digits"),
+        ("\nseed: " + "9" * 5000, "line 2: a number has more than 1000 digits"),
     ],
 )
 def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, message: str) -> None:
