@@ -1,10 +1,11 @@
-"""Measures exact duplicates: hashes of made-up sentences, and their comparison over a whole corpus.
+"""Measures exact duplicates: hashes of made-up sentences, and their comparison over a whole corpus; and semantic ones.
 
     python -m benchmarks.duplicates --sentences 10000000
+    python -m benchmarks.duplicates --cluster 16384 --dim 1024 --device cpu
 
 Parts are written as segmenting leaves them; a fifth of the sentences occurs before. Workers hash them, and one process
 compares them. CPU time is of all threads, with reading and writing of files; memory is the most of the process that
-compares, and what it had before.
+compares, and what it had before. A cluster of semantic duplicates is made-up embeddings about a 64th as many centres.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import multiprocessing
 import os
 import resource
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
@@ -30,7 +33,9 @@ from pipeline.run.duplicates import compare_parts
 from pipeline.run.worker import PartWorker
 from pipeline.storage import layout
 from pipeline.storage.store import Store
+from stages.device import describe
 from stages.duplicates.hashing import hash_texts
+from stages.duplicates.semantic import similar
 
 PART, DOCUMENT = 100_000, 20  # sentences
 REPEATED = 0.2
@@ -50,8 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=10_000_000)
     parser.add_argument("--folder", help="where the parts are written for the time of the measurement")
+    parser.add_argument("--cluster", type=int, help="compare so many embeddings with each other instead")
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args(arguments)
     out = console()
+    if options.cluster:
+        compare_cluster(out, options.cluster, options.dim, options.device)
+        return
     with tempfile.TemporaryDirectory(prefix="duplicates-", dir=options.folder) as name:
         Path(name, "corpus.yaml").write_text(CONFIG)
         count = -(-options.sentences // PART)
@@ -139,6 +150,30 @@ def compare(folder: str, count: int) -> tuple[float, float, float]:
     visits = [worker.visit(_ref(number)) for number in range(count)]
     parts = [PartState(_ref(number), "0" * 12, one.receipts, ("duplicates",)) for number, one in enumerate(visits)]
     return _measured(lambda: compare_parts(Store(config.output), config, settings, parts))
+
+
+def compare_cluster(out: Console, count: int, dim: int, device: str) -> None:
+    """Print how long semantic duplicates of one cluster take.
+
+    Args:
+        out: where it is printed.
+        count: embeddings.
+        dim: their width.
+        device: where they are compared.
+    """
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(count // 64 + 1, dim)).astype(np.float32)
+    near = centres[random.integers(0, len(centres), count)]
+    embeddings = (near + 0.22 * random.normal(size=near.shape)).astype(np.float16)
+    similar(embeddings[:1000], 0.95, device)
+    started = time.perf_counter()
+    before, seconds, peak = _measured(lambda: similar(embeddings, 0.95, device))
+    wall = time.perf_counter() - started
+    out.print(
+        f"{describe(device)}, {describe_cpu()}; {count:,} embeddings of {dim}: {wall:.2f} s, {seconds:.2f} s of CPU, "
+        f"{count**2 / wall / 1e6:,.0f} million cosines/s, {peak:.2f} GB at most ({before:.2f} before); load "
+        f"{os.getloadavg()[0]:.0f}"
+    )
 
 
 def _measured(work: object) -> tuple[float, float, float]:

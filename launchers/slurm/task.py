@@ -241,7 +241,7 @@ class Task:
         plan, _ = plan_run(config, read_options(self.store, self.run, config), self.spec.refit, chunks)
         step = next_step(plan, "")
         if step.kind == "compare":
-            compare(self.console, plan)
+            compare(self.console, plan, lambda: devices()[0])
         return decide(self.console, step, self.spec.refit, lambda: devices()[0]) if step.kind == "fit" else []
 
     def _beat(self) -> str | None:

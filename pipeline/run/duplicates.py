@@ -6,7 +6,7 @@ each range is compared alone; what is found is distributed by part in the same w
 (more beyond 800 million sentences). A part counts each hash once, so that a sentence that is everywhere does not fill a
 range. The result depends on the parts and their order alone. Parts whose receipt exists are not written again. One
 process does it with every launcher. Cost: see `benchmarks/duplicates.py`; 20 bytes per distinct key of a part in the
-temporary folder.
+temporary folder. Embeddings are compared on the first GPU of the machine where it runs, if there is one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.duplicates.groups import FOUND, MEMBERS, GroupLookup, clusters, edges_of, groups, members
-from stages.duplicates.semantic import similar
-from stages.duplicates.settings import SemanticSettings
+from stages.duplicates.settings import SemanticDuplicatesSettings
 from stages.stage import NON_FINITE, StageSettings
 
 AT_ONCE = 4_000_000  # hashes in memory
@@ -46,24 +45,32 @@ _NAMED = pa.schema([*FOUND, pa.field("doc_id", pa.string()), pa.field("position"
 Ints = npt.NDArray[np.int64]
 
 
-def find_duplicates(plan: Plan, stage: str, at_once: int = AT_ONCE) -> int:
+def find_duplicates(plan: Plan, stage: str, device: Callable[[], str] = lambda: "cpu", at_once: int = AT_ONCE) -> int:
     """Write the family of a corpus-wide stage for all parts that lack it.
 
     Args:
         plan: the plan; all its chunks must be segmented, and all parts must have what is compared, or `CorpusError` is
             raised.
         stage: `duplicates`, `near` or `semantic`.
+        device: says where embeddings are compared; it is called only if they are.
         at_once: how many rows are in memory at the same time, about.
 
     Returns:
         How many parts lacked it.
     """
     settings = next(one for one in plan.config.row_stages() if one.name == stage)
-    return compare_parts(Store(plan.config.output), plan.config, settings, _parts_in_order(plan, settings), at_once)
+    parts = _parts_in_order(plan, settings)
+    where = device() if isinstance(settings, SemanticDuplicatesSettings) else "cpu"
+    return compare_parts(Store(plan.config.output), plan.config, settings, parts, where, at_once)
 
 
 def compare_parts(
-    store: Store, config: RunConfig, settings: StageSettings, parts: Sequence[PartState], at_once: int = AT_ONCE
+    store: Store,
+    config: RunConfig,
+    settings: StageSettings,
+    parts: Sequence[PartState],
+    device: str = "cpu",
+    at_once: int = AT_ONCE,
 ) -> int:
     """Write the family of a corpus-wide stage for those of some parts that lack it.
 
@@ -72,6 +79,7 @@ def compare_parts(
         config: the configuration, with what is frozen.
         settings: the settings of the stage.
         parts: the parts, in the order of the corpus; all have what is compared.
+        device: where embeddings are compared: `cpu`, `cuda:0`.
         at_once: how many rows are in memory at the same time, about.
 
     Returns:
@@ -82,7 +90,7 @@ def compare_parts(
     total = max(1, int(rows.sum()))
     pieces = min(MOST_PIECES, -(-total // at_once))
     batch = (np.cumsum(rows) - 1) * pieces // total  # of each part: parts of one batch are written together
-    work = ComparedParts(store, settings, parts, batch, pieces)
+    work = ComparedParts(store, settings, parts, batch, pieces, device)
     with tempfile.TemporaryDirectory() as folder:
         units = UNITS[settings.name]
         named = [work.named(unit, Path(folder, str(number))) for number, unit in enumerate(units)]
@@ -90,7 +98,7 @@ def compare_parts(
         written = 0
         for number, tables in enumerate(zip(*(one.read() for one in named), strict=True)):
             inside = [one for one in np.flatnonzero(batch == number).tolist() if settings.name in parts[one].missing]
-            write = partial(_write, store, config, settings, parts, list(zip(units, tables, strict=True)), shared)
+            write = partial(_write, work, config, list(zip(units, tables, strict=True)), shared)
             written += sum(1 for _ in prefetch(write, inside))
     return written
 
@@ -154,13 +162,25 @@ class Unit:
 
 @dataclass(frozen=True)
 class ComparedParts:
-    """The parts, in order, the batch of each, and how many batches and ranges of keys there are."""
+    """The parts, in order, the batch of each, how many batches and ranges of keys there are, and where embeddings are
+    compared.
+    """
 
     store: Store
     settings: StageSettings
     parts: Sequence[PartState]
     batch: Ints
     pieces: int
+    device: str
+
+    @property
+    def computed_on(self) -> str:
+        """Return where the comparison was computed, for receipts: `cpu`, or a device of PyTorch."""
+        if not isinstance(self.settings, SemanticDuplicatesSettings):
+            return "cpu"
+        from stages.device import describe  # imports torch, as the comparison did
+
+        return describe(self.device)
 
     def scan(self, *columns: str) -> Iterator[tuple[int, _PartRows]]:
         """Yield the number and the rows of one part after the other."""
@@ -211,7 +231,9 @@ def _linked(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]
 
 def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
     """Yield the sentences that are similar to others with the same first code, a few codes at a time."""
-    assert isinstance(work.settings, SemanticSettings)
+    from stages.duplicates.semantic import similar  # imports torch
+
+    assert isinstance(work.settings, SemanticDuplicatesSettings)
     spread: _Distributed | None = None
     for number, part in work.scan(unit.column, "status", "codes"):
         table = part.table.combine_chunks()
@@ -230,7 +252,7 @@ def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table
         for start, end in pairwise(edges.tolist()):
             some = table.slice(start, end - start)
             places = some["place"].to_numpy()
-            first, sizes = similar(embedding_matrix(some["embedding"]), work.settings.cosine)
+            first, sizes = similar(embedding_matrix(some["embedding"]), work.settings.cosine, work.device)
             yield _found(places[sizes > 1], places[first[sizes > 1]], sizes[sizes > 1])
 
 
@@ -265,17 +287,20 @@ def _with_names(store: Store, parts: Sequence[PartState], found: pa.Table) -> pa
 
 
 def _write(
-    store: Store,
-    config: RunConfig,
-    settings: StageSettings,
-    parts: Sequence[PartState],
-    found: Sequence[tuple[Unit, pa.Table]],
-    shared: float,
-    number: int,
+    work: ComparedParts, config: RunConfig, found: Sequence[tuple[Unit, pa.Table]], shared: float, number: int
 ) -> None:
-    """Write the columns of one part. `shared`: seconds of the comparison per row."""
+    """Write the columns of one part.
+
+    Args:
+        work: the parts, and how they were compared.
+        config: the configuration, with what is frozen.
+        found: what was found, of this part and others.
+        shared: seconds of the comparison per row.
+        number: which part.
+    """
     started = time.perf_counter()
-    part, (family,) = parts[number], settings.writes
+    store, settings = work.store, work.settings
+    part, (family,) = work.parts[number], settings.writes
     rows = _PartRows(store, part, [unit.column for unit, _ in found if not unit.by_row])
     columns: dict[str, pa.Array] = {}
     counts: dict[str, float] = {}
@@ -306,7 +331,7 @@ def _write(
         families={family: layout.checked(family, pa.table(columns), layout.schema(family), part.rows)},
         counts=counts,
         seconds={"compute": round(time.perf_counter() - started + shared * part.rows, 4)},
-        device="cpu",
+        device=work.computed_on,
     )
 
 

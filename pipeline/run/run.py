@@ -79,10 +79,10 @@ _SUBMITTED = """submitted; the corpus is complete when its last job says so
 class Backend:
     """What a launcher can do.
 
-    `launch`: do a plan here; `device`: where fits compute; `train`: train, or hand the training over; `submit`: hand
-    the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `choose`: which launcher
-    `auto` stands for with a plan and how many sentences segmenting will yield, and why; `close`: end what was started
-    for launching.
+    `launch`: do a plan here; `device`: where fits and comparisons compute; `train`: train, or hand the training over;
+    `submit`: hand the run to a cluster instead; `jobs_alive`: whether SLURM still has one of these jobs; `choose`:
+    which launcher `auto` stands for with a plan and how many sentences segmenting will yield, and why; `close`: end
+    what was started for launching.
     """
 
     launch: Launch
@@ -408,7 +408,7 @@ class _Run:
                     self._phase("compare"),
                     announced(self.console, f"comparing the corpus: {', '.join(plan.compares)}"),
                 ):
-                    compare(self.console, plan)
+                    compare(self.console, plan, self.backend.device)
             else:
                 if step.kind == "main":
                     self._work_on(step.plan, step.kind)

@@ -70,10 +70,16 @@ def next_step(plan: Plan, last: str) -> Step:
     return Step("compare" if plan.compares else "finish", plan)
 
 
-def compare(console: Console, plan: Plan) -> None:
-    """Do the stages that compare the whole corpus. Raises `CorpusError` if what they compare is not all there."""
+def compare(console: Console, plan: Plan, device: Callable[[], str]) -> None:
+    """Do the stages that compare the whole corpus.
+
+    Args:
+        console: where is shown what was compared.
+        plan: the plan; `CorpusError` is raised if what is compared is not all there.
+        device: says where embeddings are compared; it is called only if they are.
+    """
     for stage in plan.compares:
-        parts = find_duplicates(plan, stage)
+        parts = find_duplicates(plan, stage, device)
         console.print(f"{stage}: {counted(parts, 'part')} compared", highlight=False)
 
 

@@ -7,11 +7,14 @@ from collections import defaultdict
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.duplicates import semantic
 from stages.duplicates.groups import MEMBERS, GroupLookup, clusters, edges_of, groups, members
 from stages.duplicates.hashing import SLICE, Hash, folded, hash_texts, normalised
 from stages.duplicates.semantic import similar
@@ -145,8 +148,7 @@ def test_edges_lead_to_the_first_with_the_same_key() -> None:
 
 @pytest.mark.parametrize("block", [3, 1024])
 def test_similar_embeddings_lead_to_the_first(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    """Cosines of angles in the plane: exact enough that none is near the threshold."""
-    monkeypatch.setattr("stages.duplicates.semantic.BLOCK", block)
+    monkeypatch.setattr(semantic, "BLOCK", block)
     angles = np.asarray([0, 40, 10, 90, 10, 0, 20, 130, 90])
     embeddings = np.stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))], axis=1).astype(np.float16)
     embeddings[5] *= 2  # the length does not matter
@@ -154,6 +156,108 @@ def test_similar_embeddings_lead_to_the_first(monkeypatch: pytest.MonkeyPatch, b
     near = np.abs(angles[:, None] - angles) < 15
     assert first.tolist() == near.argmax(axis=1).tolist() and sizes.tolist() == near.sum(axis=1).tolist()
     assert similar(embeddings[:0], 0.9)[0].shape == (0,)
+
+
+def tied_embeddings(dim: int, rows: int = 2000) -> npt.NDArray[np.float16]:
+    """Return embeddings in clusters about the threshold 0.6, with repeated ones, zeros, and many of which the cosine
+    is exactly 0.6: (3, 4) and (5, 0), spread over all components and scaled.
+    """
+    random = np.random.default_rng(dim)
+    centres = random.normal(size=(40, dim))
+    made = (centres[random.integers(0, 40, rows)] + 0.8 * random.normal(size=(rows, dim))).astype(np.float16)
+    half = dim // 2
+    signs = random.choice([-1, 1], half)
+    for at in range(0, 400, 2):
+        scale = 2.0 ** random.integers(-6, 6)
+        shift = random.permutation(half)[: half // 2]
+        made[at] = made[at + 1] = 0
+        made[at, :half], made[at, half:] = 3 * signs * scale, 4 * signs * scale
+        made[at + 1, :half] = 5 * signs / scale
+        made[at, shift], made[at + 1, shift], made[at, half + shift] = 0, 0, 0
+    made[500:520] = made[20:40]
+    made[600:603] = 0
+    return made[random.permutation(rows)]
+
+
+def by_float64(embeddings: npt.NDArray[np.float16], cosine: float) -> tuple[list[int], list[int]]:
+    """Return the first similar one of each, and how many there are, with each pair in float64."""
+    rows = embeddings.astype(np.float64)
+    lengths = np.sqrt((rows**2).sum(axis=1))
+    first, sizes = [], []
+    for at, row in enumerate(rows):
+        product = (rows * row).sum(axis=1)
+        length = lengths * lengths[at]
+        alike = np.divide(product, length, out=np.zeros(len(rows)), where=length > 0) >= cosine
+        alike |= (lengths == 0) & (lengths[at] == 0)
+        first.append(int(alike.argmax()))
+        sizes.append(int(alike.sum()))
+    return first, sizes
+
+
+@pytest.mark.parametrize("dim", [64, 200])
+def test_similar_embeddings_are_those_of_float64(dim: int) -> None:
+    embeddings = tied_embeddings(dim)
+    first, sizes = similar(embeddings, 0.6)
+    assert (first.tolist(), sizes.tolist()) == by_float64(embeddings, 0.6)
+    assert 100 < (first != np.arange(len(first))).sum() < len(first) and sizes.max() > 20
+
+
+@pytest.mark.parametrize("how", ["reversed", "in parts", "upwards", "downwards", "at random"])
+@pytest.mark.parametrize("block", [100, 1024])
+def test_rounding_decides_nothing(monkeypatch: pytest.MonkeyPatch, how: str, block: int) -> None:
+    """Another device adds up in another order; whatever it does, its error is within the bound."""
+    embeddings, random = tied_embeddings(64, 1500), np.random.default_rng(3)
+    expected = similar(embeddings, 0.6)
+    exact, bound = semantic.products, semantic.error_of(64)
+
+    def otherwise(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        if how == "reversed":
+            return exact(left.flip(1), right.flip(1))
+        if how == "in parts":
+            return (
+                exact(left[:, ::3], right[:, ::3])
+                + exact(left[:, 1::3], right[:, 1::3])
+                + exact(left[:, 2::3], right[:, 2::3])
+            )
+        most = 0.5 * bound  # what the product itself has not used
+        noise = {"upwards": most, "downwards": -most}.get(how, random.uniform(-most, most, (len(left), len(right))))
+        return exact(left, right) + torch.as_tensor(noise).float()
+
+    monkeypatch.setattr(semantic, "products", otherwise)
+    monkeypatch.setattr(semantic, "BLOCK", block)
+    for found, wanted in zip(similar(embeddings, 0.6), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dim", [2, 320, 1024])
+def test_the_error_of_a_cosine_is_bounded(dim: int) -> None:
+    """Also in the worst order of summation: one term after the other, each rounded."""
+    random = np.random.default_rng(dim)
+    rows = random.uniform(0.5, 1, (200, dim)).astype(np.float16).astype(np.float64)  # of one sign: nothing cancels
+    lengths = np.sqrt((rows**2).sum(axis=1))
+    exact = rows @ rows.T / np.outer(lengths, lengths)
+    units = rows.astype(np.float32) * (1 / lengths).astype(np.float32)[:, None]
+    sums = np.zeros((200, 200), np.float32)
+    for at in range(dim):
+        sums += np.outer(units[:, at], units[:, at])
+    assert 0 < np.abs(sums - exact).max() <= semantic.error_of(dim) <= 2 * (dim + 8) * 2.0**-24
+
+
+def test_products_take_all_bits_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def watched(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_float32_matmul_precision())
+        return left @ right.T
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        monkeypatch.setattr(semantic, "products", watched)
+        similar(tied_embeddings(8), 0.6)
+        assert set(seen) == {"highest"} and torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_a_cluster_of_equal_embeddings_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:

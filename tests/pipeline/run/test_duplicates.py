@@ -137,7 +137,7 @@ def test_pieces_do_not_change_the_result(compared: Path, at_once: int) -> None:
     assert plan.compares == ("duplicates", "near") and not plan.launches
     parts = len(Corpus(str(compared.parent / "out")).parts)
     for stage in plan.compares:
-        assert duplicates.find_duplicates(plan, stage, at_once) == parts > 3
+        assert duplicates.find_duplicates(plan, stage, at_once=at_once) == parts > 3
     run(compared)
     assert data_digests(compared.parent / "out") == before
 
@@ -300,7 +300,7 @@ def test_semantic_duplicates_are_similar_embeddings_with_one_first_code(tmp_path
     for receipt in (tmp_path / "out/receipts/semantic").rglob("*.json"):
         receipt.unlink()
     plan = make_plan(load_config(path))
-    assert duplicates.find_duplicates(plan, "semantic", 40) > 1
+    assert duplicates.find_duplicates(plan, "semantic", lambda: "cpu", 40) > 1
     run(path)
     assert data_digests(tmp_path / "out") == before
 
