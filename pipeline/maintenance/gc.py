@@ -17,7 +17,7 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -267,8 +267,10 @@ def _recent(corpus: Corpus, now: float, shared: SharedReading) -> Iterator[tuple
 
 
 def _named(corpus: Corpus, seen: set[object]) -> Iterator[str]:
-    """Yield what the view names, but for the results of chunks that were seen in another view."""
-    yield from _of_fits(corpus)
+    """Yield what an older view names, but for the results of chunks that were seen in another view. Its fits may have
+    been deleted, by `gc --older-views`.
+    """
+    yield from _of_fits(corpus, [path for path in corpus.view.fits.values() if corpus.store.exists(path)])
     for number, chunk in enumerate(corpus.chunks):
         result = corpus.chunks.result_of(number)
         if result is None or result not in seen:
@@ -343,13 +345,13 @@ def _forget(states: States) -> None:
 
 def _live(corpus: Corpus, piece: str) -> set[str]:
     """Return what the view names, for chunks whose names begin with `piece`."""
-    live = set(_of_fits(corpus))
+    live = set(_of_fits(corpus, corpus.view.fits.values()))
     for chunk in corpus.chunks:
         if chunk.chunk.id.startswith(piece):
             live.update(live_files(chunk))
     return live
 
 
-def _of_fits(corpus: Corpus) -> Iterator[str]:
-    for path in corpus.view.fits.values():
+def _of_fits(corpus: Corpus, records: Iterable[str]) -> Iterator[str]:
+    for path in records:
         yield from (path, *read_record(corpus.store, path).files)

@@ -125,6 +125,17 @@ def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp
     assert garbage(Corpus(str(out))) == {} and check(Corpus(str(out)), lambda done: None) == []
 
 
+def test_fits_of_older_views_that_were_deleted_are_not_missed(make_config: MakeConfig, tmp_path: Path) -> None:
+    path, out = make_config(autobleu=None, scaler={}), tmp_path / "out"
+    run(path)
+    run(path, "segment.max_chars=50")
+    before = {one.name for one in out.glob("fits/*")}
+    done = pipeline("gc", out, "--older-views", "--delete", "--yes")
+    assert done.returncode == 0 and len(before - {one.name for one in out.glob("fits/*")}) == 2, done
+    again = pipeline("gc", out)
+    assert again.returncode == 0 and "The newest run needs every file." in again.stdout, again
+
+
 def test_more_views_need_no_more_listings(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(encode=None, autobleu=None)
     assert pipeline("run", config).returncode == 0
