@@ -43,7 +43,12 @@ ENDED = (
     "\nRay has ended while it was needed: its process {name} was killed or failed, most likely because memory ran out. "
     "Finished work is kept: run the same command again, or with --launcher inline, which needs less memory.\n"
 )
-ENVIRONMENT_AGENT = "runtime_env/agent/main.py"  # what that process is called at first
+VITAL = {  # the processes without which a Ray ends: name → what the command line of one begins with, at first or later
+    "gcs_server": ("/gcs_server",),
+    "raylet": ("/raylet",),
+    "DashboardAgent": ("dashboard/agent.py", "::DashboardAgent"),
+    "RuntimeEnvAgent": ("runtime_env/agent/main.py", "::RuntimeEnvAgent"),
+}
 STARTS, TOO_SLOW = 3, "timed out during startup"
 NOT_STARTED = (
     "this machine is too busy, or allows too few processes and threads (ulimit -u, or pids.max of a container); end "
@@ -114,9 +119,10 @@ def _vital() -> dict[int, str]:
     if hasattr(os, "pidfd_open"):
         for one in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or the system has no such files
-                name = "raylet" if one.name() == "raylet" else "RuntimeEnvAgent"
-                if name == "raylet" or any(word in " ".join(one.cmdline()[:4]) for word in (name, ENVIRONMENT_AGENT)):
-                    found[os.pidfd_open(one.pid)] = name
+                words = " ".join(one.cmdline()[:4]).split(" ")  # a title is one argument
+                for name, endings in VITAL.items():
+                    if any(word.endswith(endings) for word in words):
+                        found[os.pidfd_open(one.pid)] = name
     return found
 
 

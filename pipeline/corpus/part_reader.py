@@ -273,8 +273,13 @@ class PartReader:
         return table
 
     def _read(self, family: str, names: Sequence[str] | None, group: int | None) -> pa.Table:
+        first, end = self._stored_bounds(group)
+        rows = self._files[family].rows if family == "documents" else end - first
         with self._opened(family, names) as opened:
-            return opened.read(names) if group is None else opened.read_row_group(group, names)
+            table = opened.read(names) if group is None else opened.read_row_group(group, names)
+            if any(len(column) != rows for column in table.columns):  # as with a changed bit in the head of a page
+                raise pa.ArrowInvalid(f"not {rows} rows in each column")
+            return table
 
     @contextmanager
     def _opened(self, family: str, names: Sequence[str] | None) -> Iterator[pq.ParquetFile]:

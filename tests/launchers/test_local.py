@@ -194,7 +194,7 @@ def test_a_full_folder_for_temporary_files_is_told(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", ["raylet", "ray::RuntimeEnvAgent", None])
+@pytest.mark.parametrize("killed", ["gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent", None])
 def test_who_needs_a_ray_that_was_killed_is_told_and_does_not_wait(base: Path, killed: str | None) -> None:
     command = [sys.executable, "-c", ENDED, *([killed] if killed else [])]
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=90)

@@ -135,6 +135,20 @@ def test_names_of_columns_that_are_no_text_are_told(corpus: Corpus) -> None:
     assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in said(done), said(done)
 
 
+def test_a_changed_bit_in_the_head_of_a_page_is_told(corpus: Corpus) -> None:
+    path = Path(corpus.files()[0])
+    data, outcomes = path.read_bytes(), set()
+    for place in range(4, 24):  # the first page's head follows the format's mark
+        for bit in range(8):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
+            try:
+                Corpus(corpus.url).table("text", "row", "doc_id", part=0)
+                outcomes.add("read")  # what was changed is not needed, or only `verify` finds it
+            except CorpusError as error:
+                outcomes.add("rows" if "rows in each column" in str(error) else "other")
+    assert {"rows", "other"} <= outcomes
+
+
 def test_quality_counts_every_sentence(corpus: Corpus) -> None:
     quality = measure(corpus, 10_000)
     assert quality.everything.sentences == corpus.rows
