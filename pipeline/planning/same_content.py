@@ -97,7 +97,10 @@ def _by_stamp_alone(state: States, chunks: ChunkTable, recipes: Recipes) -> Earl
     def alike(found: EarlierChunks) -> EarlierChunks:
         some = sorted(found)
         pairs = zip(some, chunks.take(pa.array(some, pa.int64())), strict=True)
-        kept = {row: [one for one in found[row] if _is_of(one, chunk, recipes)] for row, chunk in pairs}
+        kept = {
+            row: [one for one in found[row] if one.stamp != chunk.stamp and _is_of(one, chunk, recipes)]
+            for row, chunk in pairs
+        }
         return {row: times for row, times in kept.items() if times}
 
     ids = chunks.table["id"].combine_chunks()

@@ -119,6 +119,18 @@ def test_files_stay_recognised_however_often_a_run_plans(tmp_path: Path) -> None
     assert DOCUMENTS[0]["id"] not in Corpus(str(tmp_path / "out")).table("doc_id")["doc_id"].to_pylist()
 
 
+def test_inputs_that_nobody_touched_are_not_read_after_a_purge(tmp_path: Path) -> None:
+    jsonl(tmp_path / "in")
+    path = write_config(tmp_path, input=[{"path": "in", "lang": "eng_Latn", "id": "id"}], **SEGMENTS)
+    words("run", path)
+    (tmp_path / "ids.txt").write_text(f"{DOCUMENTS[0]['id']}\n")
+    words("purge", tmp_path / "out", "--ids", tmp_path / "ids.txt")
+    content_of.cache_clear()
+    plan = make_plan(load_config(path))
+    assert len(plan.chunks_to_segment()) == 1 and plan.same_files == 0
+    assert content_of.cache_info().misses == 0
+
+
 def test_a_corpus_copied_with_its_inputs_works_at_once(make_config: MakeConfig, tmp_path: Path) -> None:
     """As `cp -r` and most ways to another machine leave it: other folder, other times."""
     path = make_config(**SEGMENTS)
