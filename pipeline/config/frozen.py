@@ -30,13 +30,15 @@ class Frozen:
     `fits`: by name (`scaler`). `rates`: the share of rows that a stage samples, by stage, if that is not what
     its section says. `duplicates`: the record of
     documents that are left out because earlier ones have their ids; empty if there is none. `compared`: a digest of all
-    chunks in order, for stages that compare the whole corpus; empty if there are no such stages.
+    chunks in order, for stages that compare the whole corpus; empty if there are no such stages. `kept`: by name of an
+    input, the metadata columns of its files, where an earlier version gave them those of other inputs too.
     """
 
     fits: Mapping[str, FitRef] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     duplicates: str = ""
     compared: str = ""
+    kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Places(dict[tuple[str, ...], str]):

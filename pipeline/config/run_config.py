@@ -304,8 +304,15 @@ class RunConfig(Settings):
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
     def keep_columns(self) -> tuple[str, ...]:
-        """Return the metadata columns of all inputs, so that every part has the same schema."""
+        """Return the metadata columns of all inputs, which every row of the corpus has."""
         return tuple(sorted({column for one in self.input for column in one.keep}))
+
+    def stored_columns(self, one: InputSettings) -> tuple[str, ...]:
+        """Return the metadata columns that files of an input have: those that it keeps, and that of plans, which a
+        stage reads of every part.
+        """
+        of_plans = {self.plans.column} if self.plans and self.plans.column else set()
+        return self.frozen.kept.get(str(one.name)) or tuple(sorted({*one.keep, *of_plans}))
 
     def kept_types(self, one: InputSettings) -> dict[str, ColumnType]:
         """Return the declared types, from any input, of the columns that this input keeps."""

@@ -16,8 +16,8 @@ from pipeline.corpus.counters import CHUNK, MISFITS, Counters, busy_seconds, by_
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.corpus.states import ChunkState, problems_in, total_of
-from pipeline.inputs.column_types import ColumnType, types_in
+from pipeline.corpus.states import ChunkState, States, problems_in, total_of
+from pipeline.inputs.column_types import ColumnType
 from pipeline.storage.store import Store
 
 
@@ -74,6 +74,7 @@ def compute_accounting(store: Store, chunks: Sequence[ChunkState]) -> Accounting
     Up to 20 000 parts, this also checks that their files exist; for larger corpora, `pipeline verify` does that.
     """
     accounting = _accounting_of(total_of(chunks))
+    accounting.kept_types = chunks.kept_types if isinstance(chunks, States) else {}
     accounting.problems = problems_in(chunks)
     if accounting.parts <= LISTED_PARTS:
         accounting.problems += _missing_files(store, chunks)
@@ -100,7 +101,6 @@ def _accounting_of(total: Counters) -> Accounting:
     )
     accounting.data_sentences.update(dict.fromkeys(accounting.data_bytes, accounting.sentences))
     of_segment = by_detail(total, SEGMENT, "counts")
-    accounting.kept_types = types_in(of_segment, accounting.parts)
     accounting.misfits.update(
         {key.removeprefix(MISFITS): int(count) for key, count in of_segment.items() if key.startswith(MISFITS)}
     )

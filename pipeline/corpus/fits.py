@@ -20,6 +20,7 @@ from pipeline.base.errors import CorpusError, DamagedError, visible
 from pipeline.config.frozen import FitRef, Frozen
 from pipeline.config.stages import FITS
 from pipeline.corpus.fingerprint import content_digest, difference, fingerprint
+from pipeline.corpus.kept_before import kept_before
 from pipeline.corpus.recipes import segment_recipe, stage_recipe
 from pipeline.storage import layout
 from pipeline.storage.records import Record, read_json, sealed
@@ -96,7 +97,8 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
         refit: the names of fits that are to be made again.
 
     Returns:
-        The configuration with references to existing fits, and with the rates of sampled stages.
+        The configuration with references to existing fits, with the rates of sampled stages, and with the metadata
+            columns that an earlier version gave files.
     """
     newest: dict[tuple[str, str], str] = {}
     present = set(store.find(layout.FITS))
@@ -109,7 +111,7 @@ def freeze(store: Store, config: RunConfig, refit: Collection[str] = ()) -> RunC
         path = rate_path(config, stage.name)
         if path in present:
             rates[stage.name] = _read(store, path, Rate).rate
-    frozen = Frozen(rates=rates)
+    frozen = Frozen(rates=rates, kept=kept_before(store, config))
     for name in FITS:
         recipe = fit_recipe(config.with_frozen(frozen), name)
         newest_record = newest.get((name, fingerprint(recipe)[:8])) if recipe and name not in refit else None

@@ -72,6 +72,12 @@ def kept_names(vouched: Collection[str]) -> list[str]:
     return sorted(named - set(layout.DOCUMENT_COLUMNS))
 
 
+def with_kept(vouched: Collection[str], names: Collection[str]) -> frozenset[str]:
+    """Return the columns with these as the ones that inputs keep, whichever of them are in files."""
+    in_files = {f"documents.{name}" for name in kept_names(vouched)}
+    return frozenset(vouched) - in_files | {f"documents.{name}" for name in names}
+
+
 def not_made(name: str) -> str:
     """Say why a column that a stage makes is not there."""
     again = any(name in layout.schema(family).names for family in layout.COMPARED)
@@ -103,8 +109,8 @@ class PartReader:
         part: the name of the part.
         receipts: stage → receipt of this part.
         purged: the ids of documents of its chunk that must not be seen any more (`Tombstones.of`).
-        types: the types in which columns that inputs keep are given, those that all parts have in common; None for
-            those of this part.
+        types: the columns that inputs keep, and the types that all parts have in common; those that this part has not
+            are null. None for the columns of this part, and their types.
     """
 
     def __init__(
@@ -118,8 +124,11 @@ class PartReader:
         self.part = part
         self._stored = receipts[SEGMENT].rows
         self._purged = purged
-        self._types = types_in(receipts[SEGMENT].counts, 1) if types is None else types
-        self.columns = columns_of({column for receipt in receipts.values() for column in receipt.columns}, self._types)
+        vouched = {column for receipt in receipts.values() for column in receipt.columns}
+        if types is None:
+            types = types_in(receipts[SEGMENT].counts, dict.fromkeys(kept_names(vouched), 1))
+        self._types = types
+        self.columns = columns_of(with_kept(vouched, types), types)
         self._store = store
         self._files = {file.family: file for receipt in receipts.values() for file in receipt.files}
         self._open: dict[str, pq.ParquetFile] = {}
@@ -184,7 +193,7 @@ class PartReader:
 
     def documents(self, names: Sequence[str] | None = None) -> pa.Table:
         """Return columns of the part's documents, or all columns."""
-        table = self._as_common(self._read("documents", names, None))
+        table = self._documents_table(names or (*layout.DOCUMENT_COLUMNS, *sorted(self._types)))
         left = self._left
         return table if left is None else self._numbered(table.filter(pc.invert(self._gone)), left)
 
@@ -328,17 +337,27 @@ class PartReader:
 
     def _document_column(self, name: str) -> pa.ChunkedArray:
         if name not in self._documents:
-            self._documents[name] = self._as_common(self._read("documents", [name], None))[name]
+            self._documents[name] = self._documents_table([name])[name]
         return self._documents[name]
 
-    def _as_common(self, documents: pa.Table) -> pa.Table:
-        """Convert columns of documents to the types that they have in all parts."""
-        for place, field in enumerate(documents.schema):
-            kind = self._types.get(field.name, TEXT)
-            if field.name not in layout.DOCUMENT_COLUMNS and field.type != kind.arrow:
-                values, _ = as_array(documents.column(place).to_pylist(), kind, field.name)
-                documents = documents.set_column(place, pa.field(field.name, kind.arrow), values)
-        return documents
+    def _documents_table(self, names: Sequence[str]) -> pa.Table:
+        """Read columns of documents, those that inputs keep in the types that they have in all parts."""
+        with self._opened("documents", names) as opened:
+            there = opened.schema_arrow
+            found = opened.read([name for name in names if name in there.names])
+            rows = opened.metadata.num_rows
+        columns, fields = [], []
+        for name in names:
+            kind = self._types[name].arrow if name in self._types else there.field(name).type
+            if name not in there.names:
+                values = pa.chunked_array([pa.nulls(rows, kind)])
+            elif there.field(name).type != kind:
+                values = pa.chunked_array([as_array(found[name].to_pylist(), self._types[name], name)[0]])
+            else:
+                values = found[name]
+            columns.append(values)
+            fields.append(pa.field(name, kind) if name in self._types else there.field(name))
+        return pa.table(columns, schema=pa.schema(fields))
 
     def _field(self, column: Column) -> pa.Field:
         if column.family in layout.VECTORS:

@@ -31,7 +31,6 @@ from pipeline.base.formats import counted
 from pipeline.conditions.condition import Condition
 from pipeline.conditions.expression import parse
 from pipeline.corpus import frames
-from pipeline.corpus.counters import by_detail
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.nearest import Metric, Query, find_nearest
 from pipeline.corpus.part_reader import (
@@ -40,16 +39,15 @@ from pipeline.corpus.part_reader import (
     PartBatch,
     PartReader,
     columns_of,
-    kept_names,
     no_column,
     not_made,
+    with_kept,
 )
 from pipeline.corpus.receipts import DataFile
-from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, SharedReading, States, View, read_state
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
-from pipeline.inputs.column_types import ColumnType, types_in
+from pipeline.inputs.column_types import ColumnType
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
@@ -134,13 +132,18 @@ class Corpus:
 
     @cached_property
     def catalogue(self) -> dict[str, Column]:
-        """Every column that all parts have: of sentences, of the documents they are from, and `part` and `row`."""
+        """Every column of all parts: of sentences, of the documents they are from, and `part` and `row`.
+
+        A column that some inputs keep is null in the documents of the others.
+        """
         return columns_of(self._vouched, self.kept_types) if self.parts else {}
 
     @cached_property
     def _vouched(self) -> frozenset[str]:
-        """The columns ("family.column") that all parts have and that hold for what is left after a purge."""
-        found = self.chunks.columns
+        """The columns ("family.column") that all parts have and that hold for what is left after a purge, and those
+        that inputs keep.
+        """
+        found = with_kept(self.chunks.columns, self.kept_types)
         return frozenset(
             one for one in found if not (self.hides_documents and one.partition(".")[0] in layout.COMPARED)
         )
@@ -148,8 +151,7 @@ class Corpus:
     @cached_property
     def kept_types(self) -> dict[str, ColumnType]:
         """The types of columns that inputs keep, the same for all parts; a column without a recorded type is text."""
-        total = self.chunks.total
-        return types_in(by_detail(total, SEGMENT, "counts"), total.get(f"{SEGMENT}/parts", 0))
+        return self.chunks.kept_types
 
     @cached_property
     def columns(self) -> list[str]:
@@ -162,9 +164,8 @@ class Corpus:
         Raises `ExpressionError` for a condition that cannot be understood; `origin` begins the message.
         """
         types = {column.name: column.type for column in self.catalogue.values()}
-        kept = kept_names(self._vouched)
         absent = {name: f"{not_made(name)}: pipeline run does that" for name in set(ROW_COLUMNS) - set(types)}
-        return parse(text, types, origin, absent=absent, kept=kept)
+        return parse(text, types, origin, absent=absent, kept=list(self.kept_types))
 
     def check_has_parts(self) -> None:
         """Raise `CorpusError` if no part is finished yet."""

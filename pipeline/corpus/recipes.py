@@ -46,7 +46,7 @@ class Recipes:
     def of(cls, config: RunConfig) -> Recipes:
         """Return the recipes of a configuration."""
         return cls(
-            segment={str(one.name): _segment(config, one) for one in config.input},
+            segment={str(one.name): input_recipe(config, one) for one in config.input},
             stages={stage.name: stage_recipe(stage, config.frozen) for stage in config.row_stages()},
             tombstones=read_tombstones(Store(config.output)),
             duplicates=read_duplicates(Store(config.output), config.frozen.duplicates),
@@ -104,7 +104,8 @@ def segment_recipe(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _segment(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+def input_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
+    """Return what the parts of an input depend on."""
     return segment_recipe(config) | reading_recipe(config, one) | {"part_sentences": config.part_sentences}
 
 
@@ -117,7 +118,7 @@ def reading_recipe(config: RunConfig, one: InputSettings) -> dict[str, Any]:
         "tokenizer": load_card(config.segment.model).tokenizer_digest,  # with the languages that are known
         "split": config.split.meaningful(),
         "input": reading,
-        "keep": list(config.keep_columns()),
+        "keep": list(config.stored_columns(one)),
     }
     if isinstance(one.lang, LangDetect):
         with starting("lang: detect"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -17,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 
 from pipeline.base.errors import CorpusError
-from pipeline.corpus.counters import CHUNK, NOT_SEGMENTED, Counters, add, counters_of, problems_of
+from pipeline.corpus.counters import CHUNK, NOT_SEGMENTED, Counters, add, by_detail, counters_of, problems_of
 from pipeline.corpus.ledger import Ints, LedgerGoneError, Ledgers, row_of, write_rows
 from pipeline.corpus.receipts import ChunkReceipt, PartRef, Receipt
 from pipeline.corpus.recipe_match import Listings, RecipeMatch, match_recipes
@@ -25,6 +26,7 @@ from pipeline.corpus.recipes import SEGMENT, segment_part_fingerprint
 from pipeline.corpus.unfolded import Opened, PartState, by_folder, merge_details, probably_segmented, read_chunks
 from pipeline.corpus.view import View
 from pipeline.inputs import Chunk, ChunkTable
+from pipeline.inputs.column_types import ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
@@ -193,7 +195,7 @@ class States(Sequence[ChunkState]):
         self.problems: list[str] = []
         self.older: Counters = {}  # of stages whose recipe is another one now
         self.unfolded: dict[int, _Unfolded] = {}
-        self._columns: list[frozenset[str]] = []  # that all parts of some chunks have
+        self._columns: Counter[frozenset[str]] = Counter()  # columns → how many parts have exactly these
         self._add_ledgers()
         self._add_unfolded()
 
@@ -210,7 +212,7 @@ class States(Sequence[ChunkState]):
             for stage in matched.missing if parts else ():
                 add(self.total, {f"{stage}/left": parts, f"{stage}/waiting": sentences})
             if parts:
-                self._columns.append(matched.columns)
+                self._columns[matched.columns] += parts
 
     def _add_unfolded(self) -> None:
         listed, among = self.view.listed, np.flatnonzero(self.rows < 0)
@@ -235,13 +237,25 @@ class States(Sequence[ChunkState]):
         found = zip(numbers, parts, strict=True)
         gaps = tuple(Gap(at, part.missing, part.rows) for at, part in found if part.missing)
         self.unfolded[number] = _Unfolded((numbers, receipt.sentences), gaps, opened if kept else None)
-        columns = (frozenset().union(*(one.columns for one in part.receipts.values())) for part in parts)
-        self._columns = list(dict.fromkeys((*self._columns, *columns)))
+        self._columns.update(frozenset().union(*(one.columns for one in part.receipts.values())) for part in parts)
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns ("family.column") that every part has."""
         return frozenset.intersection(*self._columns) if self._columns else frozenset()
+
+    @property
+    def kept_types(self) -> dict[str, ColumnType]:
+        """The common types of the columns that inputs keep: text where a part does not tell; an input's parts need not
+        have those of others.
+        """
+        names = {name for recipe in self.view.segment.values() for name in recipe["input"].get("keep", ())}
+        parts = {
+            name: sum(count for columns, count in self._columns.items() if f"documents.{name}" in columns)
+            for name in sorted(names)
+        }
+        types = types_in(by_detail(self.total, SEGMENT, "counts"), parts)
+        return {name: types[name] for name in parts}
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -169,8 +169,7 @@ class View:
     @classmethod
     def read(cls, store: Store, folder: str) -> View:
         """Read the view of a run's folder. Raises `CorpusError` if it is damaged, or of an older version."""
-        with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
-            header = read_json(store, f"{folder}/{VIEW_FILE}", _ViewHeader, AGAIN)
+        header = _header(store, folder)
         with needed(store, f"{folder}/{CHUNKS_FILE}", AGAIN):
             table = read_table(store, f"{folder}/{CHUNKS_FILE}", _CHUNKS, AGAIN, optional=_OPTIONAL)
         listed = Listed(ChunkTable(table.select(SCHEMA.names)), table["fingerprint"].combine_chunks())
@@ -180,6 +179,18 @@ class View:
         return cls(
             header.name, listed, header.segment, header.stages, header.reads, header.fits, header.fit_contents
         )  # fmt: skip
+
+
+def _header(store: Store, folder: str) -> _ViewHeader:
+    with needed(store, f"{folder}/{VIEW_FILE}", AGAIN):
+        return read_json(store, f"{folder}/{VIEW_FILE}", _ViewHeader, AGAIN)
+
+
+def segment_recipes(store: Store, folder: str) -> dict[str, dict[str, Any]]:
+    """Return the recipes of inputs in the view of a run's folder, without reading its chunks. Raises `CorpusError` as
+    `View.read`.
+    """
+    return _header(store, folder).segment
 
 
 def save_recipes(store: Store, view: View) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
+from pipeline.corpus.part_reader import kept_names
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.export.rows import free
@@ -60,8 +62,9 @@ def duckdb_views(corpus: Corpus) -> str:
     """
     families = [family for family in families_of(corpus) if family not in layout.VECTORS]
     renamed = [
-        f"-- The kept column {plain(name, _SHOWN)} is {plain(one.shown, _SHOWN)} here: SQL does not heed case.\n"
-        for name, one in _renamed(corpus).items()
+        f"-- The kept column {plain(name, _SHOWN)} is {plain(shown, _SHOWN)} here: SQL does not heed case.\n"
+        for name, shown in _shown(corpus).items()
+        if shown != name
     ]
     views = ["".join(renamed)] if renamed else []
     views += [_view(family, live_files(corpus, family), corpus) for family in families]
@@ -94,78 +97,96 @@ def open_duckdb(views: str) -> int:
 
 
 def _view(family: str, files: list[str], corpus: Corpus) -> str:
-    groups = _alike(corpus, files) if family == "documents" else [("", files)]
-    selects = [_select(family, some, casts, corpus) for casts, some in groups]
+    groups = _alike(corpus, files) if family == "documents" else {_Kept(): files}
+    selects = [_select(family, some, kept, corpus) for kept, some in groups.items()]
     return f"CREATE OR REPLACE VIEW {_name(family)} AS\n" + "UNION ALL BY NAME\n".join(selects).rstrip("\n") + ";\n"
 
 
 @dataclass(frozen=True)
-class _Renamed:
-    """The names of a kept column: `read` by DuckDB from a file, and `shown` by the views."""
+class _Kept:
+    """How a view makes kept columns of some files: what it leaves out, replaces and adds, and their types in files."""
 
-    read: str
-    shown: str
+    excluded: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        replaced = f" REPLACE ({', '.join(self.replaced)})" if self.replaced else ""
+        return replaced + "".join(f", {one}" for one in self.added)
 
 
-def _renamed(corpus: Corpus) -> dict[str, _Renamed]:
-    """Return the kept columns that SQL would take for another one, since case does not matter to it.
-
-    DuckDB gives a column of a file that has the name of an earlier one a number: `lang`, `Lang` are `lang`, `Lang_1`.
+def _shown(corpus: Corpus) -> dict[str, str]:
+    """Return the names of kept columns in views, other ones where SQL would take them for an earlier column, since case
+    does not matter to it.
     """
     taken = [*_NUMBERS, *_OF_FILES, *(name for name in corpus.catalogue if name not in corpus.kept_types)]
+    found: dict[str, str] = {}
+    for name in sorted(corpus.kept_types):
+        known = {one.lower() for one in (*taken, *layout.DOCUMENT_COLUMNS)}
+        found[name] = free(name, [*taken, *corpus.kept_types]) if name.lower() in known else name
+        taken.append(found[name])
+    return found
+
+
+def _read_as(kept: Sequence[str]) -> dict[str, str]:
+    """Return what DuckDB calls the kept columns of a file, in their order.
+
+    It gives a column that has the name of an earlier one a number: `lang`, `Lang` are `lang`, `Lang_1`.
+    """
     times = dict.fromkeys(map(str.lower, layout.DOCUMENT_COLUMNS), 1)
-    found: dict[str, _Renamed] = {}
-    for name in sorted(corpus.kept_types):  # their order in files
+    found: dict[str, str] = {}
+    for name in kept:
         read = name
         if (key := name.lower()) in times:
             while read.lower() in times:
                 read = f"{name}_{times[key]}"
                 times[key] += 1
         times[read.lower()] = 1
-        if read != name or key in {one.lower() for one in taken}:
-            found[name] = _Renamed(read, free(name, [*taken, *corpus.kept_types]))
-        taken.append(found[name].shown if name in found else name)
+        found[name] = read
     return found
 
 
-def _select(family: str, files: list[str], casts: str, corpus: Corpus) -> str:
+def _select(family: str, files: list[str], kept: _Kept, corpus: Corpus) -> str:
     file_name = free("__file", corpus.catalogue)
     listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
     numbers = family != "documents"
     row, excluded, option = (
         ("file_row_number AS row, ", [file_name, "file_row_number"], ", file_row_number = true")
         if numbers
-        else ("", [file_name, *(_quoted(one.read) for one in _renamed(corpus).values())], ", union_by_name = true")
+        else ("", [file_name, *kept.excluded], ", union_by_name = true")
     )
     return (
-        f"SELECT regexp_extract({file_name}, '{_PART}', 1) AS part, {row}* EXCLUDE ({', '.join(excluded)}){casts}\n"
+        f"SELECT regexp_extract({file_name}, '{_PART}', 1) AS part, {row}* EXCLUDE ({', '.join(excluded)}){kept}\n"
         f"FROM read_parquet([\n  {listed}\n], filename = '{file_name}', hive_partitioning = false{option})\n"
     )
 
 
-def _alike(corpus: Corpus, files: list[str]) -> list[tuple[str, list[str]]]:
-    """Group files of documents by the casts that give kept columns the common type of all parts, and by what is cast.
+def _alike(corpus: Corpus, files: list[str]) -> dict[_Kept, list[str]]:
+    """Group files of documents by what gives their kept columns the names and the common types of all parts; a column
+    that a file does not have is null.
 
     DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers, and of dates and
     numbers none.
     """
-    groups: dict[tuple[str, ...], list[str]] = {}
-    renamed = _renamed(corpus)
+    groups: dict[_Kept, list[str]] = {}
+    shown = _shown(corpus)
     for part, file in zip(corpus.parts, files, strict=True):
-        mine = types_in(corpus.state_of(part).receipts[SEGMENT].counts, 1)
-        casts = {
-            name: _cast(renamed[name].read if name in renamed else name, mine.get(name, TEXT), kind)
-            for name, kind in corpus.kept_types.items()
-        }
-        needed = ", ".join(
-            f"{cast} AS {_quoted(name)}"
-            for name, cast in casts.items()
-            if name not in renamed and cast != _quoted(name)
-        )
-        others = "".join(f", {casts[name]} AS {_quoted(one.shown)}" for name, one in renamed.items())
-        types = [str(mine.get(name, TEXT).arrow) for name, cast in casts.items() if cast != _quoted(name)]
-        groups.setdefault(((f" REPLACE ({needed})" if needed else "") + others, *types), []).append(file)
-    return [(casts, some) for (casts, *_), some in groups.items()]
+        receipt = corpus.state_of(part).receipts[SEGMENT]
+        mine, read_as = types_in(receipt.counts, {}), _read_as(kept_names(receipt.columns))
+        excluded = [_quoted(read) for name, read in read_as.items() if shown.get(name) != read]
+        replaced, added, types = [], [], []
+        for name, kind in corpus.kept_types.items():
+            read = read_as.get(name)
+            cast = _cast(read, mine.get(name, TEXT), kind) if read else f"CAST(NULL AS {_sql_type(kind.arrow)})"
+            if read != shown[name]:
+                added.append(f"{cast} AS {_quoted(shown[name])}")
+            elif cast != _quoted(read):
+                replaced.append(f"{cast} AS {_quoted(read)}")
+            if read and cast != _quoted(read):
+                types.append(str(mine.get(name, TEXT).arrow))
+        groups.setdefault(_Kept(*map(tuple, (excluded, replaced, added, types))), []).append(file)
+    return groups
 
 
 def _cast(name: str, mine: ColumnType, common: ColumnType) -> str:

@@ -224,10 +224,11 @@ def labels(types: Mapping[str, ColumnType]) -> dict[str, float]:
 _LABEL = "kept."
 
 
-def types_in(counts: Mapping[str, float], parts: float) -> dict[str, ColumnType]:
-    """Return the common types of kept columns over parts, from their summed counts; text where a part has no count.
+def types_in(counts: Mapping[str, float], parts: Mapping[str, float]) -> dict[str, ColumnType]:
+    """Return the common types of kept columns over parts, from their summed counts.
 
-    Parts of versions that kept text alone say nothing.
+    `parts`: how many parts have a column, by its name. If fewer have counts of it, it is text: versions that kept text
+    alone counted nothing.
     """
     found: dict[str, list[ColumnType]] = {}
     told: dict[str, float] = {}
@@ -236,4 +237,7 @@ def types_in(counts: Mapping[str, float], parts: float) -> dict[str, ColumnType]
             name, kind = json.loads(key.removeprefix(_LABEL))
             found.setdefault(name, []).append(ColumnType.from_json(kind))
             told[name] = told.get(name, 0) + times
-    return {name: common_type([*some, *([TEXT] if told[name] < parts else [])]) for name, some in found.items()}
+    return {
+        name: common_type([*found.get(name, ()), *([TEXT] if told.get(name, 0) < parts.get(name, 0) else [])])
+        for name in sorted(found.keys() | parts)
+    }

@@ -58,7 +58,7 @@ class KeptColumns:
 
     def stay(self, receipt: Receipt, left: pa.Table) -> bool:
         """Return whether a part has the same types if only these documents are left of it, as far as they tell."""
-        types = types_in(receipt.counts, 1)
+        types = types_in(receipt.counts, {})
         for name in kept_names([f"documents.{one}" for one in left.column_names]):
             kind, known = types.get(name), self.declared.get(name) or self.stored.get(name)
             if kind is None or not (kind == known if known else proves(kind, left[name].to_pylist())):

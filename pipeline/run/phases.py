@@ -61,6 +61,7 @@ class PhaseSpec(BaseModel):
     rates: dict[str, float]
     duplicates: str = ""  # the record of documents that are left out
     compared: str = ""  # of what the whole corpus is compared
+    kept: dict[str, list[str]] = {}  # by input, the metadata columns that an earlier version gave its files
     identity: dict[str, str]  # of the machine that ordered it, so that a worker with other code or models is refused
     ranges: int
     chunks: int
@@ -91,7 +92,8 @@ class PhaseSpec(BaseModel):
 
         fits = {name: FitRef(**ref) for name, ref in self.fits.items()}
         config = RunConfig.model_validate_json(json.dumps(self.config))
-        return config.with_frozen(Frozen(fits, self.rates, self.duplicates, self.compared))
+        kept = {name: tuple(columns) for name, columns in self.kept.items()}
+        return config.with_frozen(Frozen(fits, self.rates, self.duplicates, self.compared, kept))
 
 
 class ShardResult(BaseModel):
@@ -169,6 +171,7 @@ def write_phase(
         rates=dict(plan.config.frozen.rates),
         duplicates=plan.config.frozen.duplicates,
         compared=plan.config.frozen.compared,
+        kept={name: list(columns) for name, columns in plan.config.frozen.kept.items()},
         identity=identity(plan.config),
         ranges=len(cuts),
         chunks=count,

@@ -65,7 +65,7 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         check_reason(reason, open_now)
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
         chunks = {one.chunk for one in again}
-        forget_ids(store, config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
+        forget_ids(store, plan.config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
         wide = _corpus_wide(store) if again else []
         forget(store, chunks | {layout.part_owner(layout.data_owner(path)[0]) for path in wide})
         in_parallel(store.delete, wide)

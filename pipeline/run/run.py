@@ -6,6 +6,7 @@ Cost beside the work itself: reading every receipt of the corpus once per phase.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import logging
@@ -151,7 +152,8 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
     try:
         if compares_ids(config):
             with _kept(lease, config):
-                compare_ids(store, config, plan.view.listed.chunks, lambda text: console.print(text, highlight=False))
+                tell_ids = functools.partial(console.print, highlight=False)
+                compare_ids(store, plan.config, plan.view.listed.chunks, tell_ids)
             plan, seen = plan_run(config, options, options.refit, _chunks(plan))
         if plan.nothing_to_do:
             with _kept(lease, config):

@@ -82,12 +82,16 @@ class _Part:
     counts: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.perf_counter)
 
+    @property
+    def kept(self) -> list[str]:
+        """The metadata columns."""
+        return list(self.documents)[len(layout.DOCUMENT_COLUMNS) :]
+
 
 class ChunkSegmenter:
     """Segments chunks on `device`; holds the segmenter and its tokenizer, so make one per process."""
 
     def __init__(self, config: RunConfig, device: str = "cpu") -> None:
-        self.keep = config.keep_columns()
         self.config = config
         self.store = Store(config.output)
         self.recipes = Recipes.of(config)
@@ -216,7 +220,7 @@ class ChunkSegmenter:
         yield commit_chunk(self.store, receipt)
 
     def _parts(self, chunk: Chunk, accounting: ChunkAccounting) -> Iterator[_Part]:
-        part = self._open()
+        part = self._open(chunk)
         for batch in _batches(self._documents(chunk, accounting)):
             for document, number, table, counts in self._segment(batch, accounting):
                 if document.doc_id in accounting.purged:
@@ -226,7 +230,7 @@ class ChunkSegmenter:
                     self._add(part, document, number, table, counts)
                 if part.rows + part.purged >= self.config.part_sentences:
                     yield part
-                    part = self._open()
+                    part = self._open(chunk)
         yield part
 
     def _settings(self, chunk: Chunk) -> InputSettings:
@@ -291,8 +295,9 @@ class ChunkSegmenter:
 
         return describe(self._device)
 
-    def _open(self) -> _Part:
-        return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *self.keep)})
+    def _open(self, chunk: Chunk) -> _Part:
+        kept = self.recipes.segment[chunk.input]["keep"]
+        return _Part({name: [] for name in (*layout.DOCUMENT_COLUMNS, *kept)})
 
     def _add(self, part: _Part, document: Document, number: int, table: pa.Table, counts: dict[str, float]) -> None:
         """Append a document, or the number-th sub-document of a very long one."""
@@ -307,7 +312,7 @@ class ChunkSegmenter:
             "text_hash": int.from_bytes(hashlib.blake2b(document.text.encode(), digest_size=8).digest(), "little"),
             "first_row": part.rows,
             "rows": table.num_rows,
-            **{name: document.kept.get(name) for name in self.keep},
+            **{name: document.kept.get(name) for name in part.kept},
         }
         for name, value in row.items():
             part.documents[name].append(value)
@@ -327,7 +332,7 @@ class ChunkSegmenter:
         replaces: str,
     ) -> Receipt:
         """Commit a part, or recognise the one that an earlier attempt committed."""
-        kept = columns.arrays({name: part.documents[name] for name in self.keep})
+        kept = columns.arrays({name: part.documents[name] for name in part.kept})
         own = pa.table({name: part.documents[name] for name in layout.DOCUMENT_COLUMNS}, layout.schema("documents"))
         of_documents = pa.table(dict(zip(own.column_names, own.columns, strict=True)) | kept.arrays)
         documents = layout.schema("documents", keep={name: kind.arrow for name, kind in kept.types.items()})
@@ -384,7 +389,7 @@ def _same(families: dict[str, pa.Table], receipt: Receipt, where: str, chunk: Ch
     bytes and nanoseconds.
     """
     digests = {f"{family}.{c}": column_digest(t[c]) for family, t in families.items() for c in t.column_names}
-    if not types_in(receipt.counts, 1):  # of a version that kept everything as text
+    if not types_in(receipt.counts, {}):  # of a version that kept everything as text
         kept = {f"documents.{name}" for name in kept_names(digests)}
         digests = {key: one for key, one in digests.items() if key not in kept}
     changed = sorted(key for key in digests if digests[key] != receipt.columns.get(key))

@@ -156,8 +156,8 @@ def test_counts_of_receipts_say_the_common_type() -> None:
     one = labels({"year": ColumnType("int32"), "we/ird.näme": TEXT})
     two = labels({"year": ColumnType("float64"), "we/ird.näme": NOTHING})
     both = {key: one.get(key, 0) + two.get(key, 0) for key in one | two}
-    assert types_in(both, 2) == {"year": ColumnType("float64"), "we/ird.näme": TEXT}
-    assert types_in(both, 3)["year"] == TEXT  # a part of a version that kept text alone
+    assert types_in(both, {"year": 2, "we/ird.näme": 2}) == {"year": ColumnType("float64"), "we/ird.näme": TEXT}
+    assert types_in(both, {"year": 3})["year"] == TEXT  # a part of a version that kept text alone
 
 
 @pytest.mark.parametrize(
