@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pipeline.corpus.counters import CHUNK
 from pipeline.corpus.ledger import LedgerGoneError
 from pipeline.corpus.receipts import ChunkReceipt, read_chunk_receipt
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.states import States
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -21,8 +22,8 @@ from pipeline.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An earlier segmentation of a chunk. `row`: its row in the ledgers, if it comes from there; otherwise `content` is
-    known.
+    """An earlier segmentation of a chunk. `row`: its row in the ledgers, if it comes from there; otherwise `content`
+    and `tokens` are known.
     """
 
     chunk: str
@@ -33,6 +34,7 @@ class Earlier:
     take: int | None
     created: float
     content: str = ""
+    tokens: float = 0.0
     row: int = -1
 
     def content_in(self, state: States) -> str:
@@ -75,6 +77,17 @@ def in_ledgers(state: States, ids: pa.Array) -> EarlierChunks:
     return found
 
 
+def tokens_per_sentence(state: States, times: Sequence[Earlier]) -> float | None:
+    """Return the tokens of an average sentence of earlier segmentations; None if none has sentences."""
+    groups = np.full(len(state.ledgers), -1, np.int64)
+    groups[[one.row for one in times if one.row >= 0]] = 0
+    (sums,) = state.ledgers.sums(groups, 1)
+    read = [one for one in times if one.row < 0]
+    tokens = sums.get(f"{SEGMENT}/counts/tokens", 0.0) + sum(one.tokens for one in read)
+    sentences = sums.get(f"{SEGMENT}/rows", 0.0) + sum(one.sentences for one in read)
+    return tokens / sentences if tokens and sentences else None
+
+
 def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> EarlierChunks:
     """Return what receipts say of chunks.
 
@@ -93,6 +106,7 @@ def in_receipts(store: Store, ids: pa.Array, known: Collection[int]) -> EarlierC
         for path, owner in zip(paths, owners.to_pylist(), strict=True):
             if owner is not None and owner not in known:
                 one = read_chunk_receipt(store, path)
-                read = one.recipe, one.sentences, one.stamp, one.take, one.created, one.content
+                tokens = one.counts.get("tokens", 0.0)
+                read = one.recipe, one.sentences, one.stamp, one.take, one.created, one.content, tokens
                 found[owner].append(Earlier(one.chunk, one.fingerprint, *read))
     return found

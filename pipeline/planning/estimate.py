@@ -86,21 +86,27 @@ class Estimate:
 
 def estimate_of(plan: Plan) -> Estimate:
     """Return an estimate of what is left of a plan."""
-    sentences = variance = 0.0
+    sentences = variance = tokens = 0.0
     documents = 0
-    texts = Texts()
+    card, segment = load_card(plan.config.segment.model), plan.config.segment
+    counts: dict[str, tuple[int, int]] = {}
     chunks = ChunkTable.of(plan.chunks_to_segment())
     work = plan.work.get(SEGMENT)
     if work and work.sentences_left and _cut_alike(work.reasons):
         sentences, variance = float(work.sentences_left), (work.sentences_left * AGAIN) ** 2
+        tokens = sentences * (work.tokens_each or 0.0)
     elif len(chunks):
         done = _segmented(plan.chunks[: min(SEGMENTED, len(plan.chunks))])
-        for found, error, seen in (_of_alike(plan, kind, rows, texts, done) for kind, rows in _alike(chunks)):
+        known = (work.tokens_each if work else None) or _known_tokens(plan) or 0.0
+        for kind, rows in _alike(chunks):
+            texts = Texts()
+            found, error, seen = _of_alike(plan, rows, texts, done.get(kind, []))
+            of_texts = tokens_by_language(card, texts.first)
+            each = texts.tokens_per_sentence(of_texts) or _tokens_of(done.get(kind, [])) or known
             sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
-    each = texts.tokens_per_sentence(plan.config) or _known_tokens(plan)
+            tokens += found * each
+            counts |= of_texts
     relative = math.sqrt(variance) / sentences if sentences else 0.0
-    card, segment = load_card(plan.config.segment.model), plan.config.segment
-    counts = tokens_by_language(card, texts.first)
     whole = sentences + plan.work[SEGMENT].sentences_done if work else sentences
     warnings = [
         *cut_by_tokens(counts, segment.max_tokens if segment.capped else None, card.name),
@@ -108,9 +114,11 @@ def estimate_of(plan: Plan) -> Estimate:
         *drawn(plan.config, [one for one, work in plan.work.items() if work.left or sentences], whole),
         *(small_parts(plan.config, sentences, len(plan.chunks)) if not is_begun(Store(plan.config.output)) else ()),
     ]
-    stages = {stage: _stage(plan, stage, sentences, each) for stage in plan.work}
-    tokens = sentences * each if each else None
-    return Estimate(sentences, relative, tokens, documents, _stored_bytes(plan, stages), tuple(warnings), stages)
+    each_token = tokens / sentences if tokens else _known_tokens(plan)
+    stages = {stage: _stage(plan, stage, sentences, each_token) for stage in plan.work}
+    return Estimate(
+        sentences, relative, tokens or None, documents, _stored_bytes(plan, stages), tuple(warnings), stages
+    )
 
 
 def _cut_alike(reasons: Iterable[str]) -> bool:
@@ -139,10 +147,11 @@ def _compressed(chunks: ChunkTable) -> npt.NDArray[np.bool_]:
     return np.asarray(pc.or_(packed, alone))
 
 
-def _of_alike(
-    plan: Plan, kind: _Kind, chunks: ChunkTable, texts: Texts, done: dict[_Kind, list[Examined]]
-) -> tuple[float, float, int]:
-    """Return the sentences of chunks of a kind, their relative error, and how many documents were examined."""
+def _of_alike(plan: Plan, chunks: ChunkTable, texts: Texts, done: Sequence[ChunkState]) -> tuple[float, float, int]:
+    """Return the sentences of chunks of a kind, their relative error, and how many documents were examined.
+
+    texts: collects their texts; done: segmented chunks of the kind, from which nothing is read.
+    """
     cut = chunks.table["take"].is_valid().to_numpy()
     sentences = error = 0.0
     documents = 0
@@ -154,7 +163,7 @@ def _of_alike(
     whole = np.flatnonzero(~cut)
     size = float(chunks.table["bytes"].to_numpy()[whole].sum())
     if len(whole):
-        looked = done.get(kind) or [
+        looked = [Examined(one.chunk.bytes, one.sentences or 0, segmented=True) for one in done] or [
             one for chunk in chunks.take(whole[:LOOKED_AT]) if (one := examine(plan.config, chunk, texts))
         ]
         documents += sum(one.documents for one in looked)
@@ -224,14 +233,20 @@ def seconds_of(sums: Counters, stage: str) -> float:
     return busy_seconds(by_detail(sums, stage, "seconds"))
 
 
-def _segmented(states: Sequence[ChunkState]) -> dict[_Kind, list[Examined]]:
+def _segmented(states: Sequence[ChunkState]) -> dict[_Kind, list[ChunkState]]:
     """Return kind → its segmented chunks that no limit cuts."""
     done = [one for one in states if one.segmented and one.chunk.bytes and one.chunk.take is None]
-    found: dict[_Kind, list[Examined]] = {}
+    found: dict[_Kind, list[ChunkState]] = {}
     for one, compressed in zip(done, _compressed(ChunkTable.of(one.chunk for one in done)).tolist(), strict=True):
-        size = Examined(one.chunk.bytes, one.sentences or 0, segmented=True)
-        found.setdefault((one.chunk.input, compressed), []).append(size)
+        found.setdefault((one.chunk.input, compressed), []).append(one)
     return found
+
+
+def _tokens_of(done: Sequence[ChunkState]) -> float | None:
+    """Return the tokens of an average sentence of some segmented chunks, as the receipts of the first ones say."""
+    receipts = [one.receipt for one in done[:LOOKED_AT] if one.receipt]
+    sentences = sum(one.sentences for one in receipts)
+    return sum(one.counts.get("tokens", 0.0) for one in receipts) / sentences or None if sentences else None
 
 
 def _rate(looked: Sequence[Examined], everything: bool) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pipeline.base.errors import PipelineError
@@ -19,7 +19,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
 from stages.segment import marks
 from stages.segment.settings import SegmentSettings
-from stages.segment.token_cap import add_beginning, tokens_by_language
+from stages.segment.token_cap import add_beginning
 from stages.sonar.card import load_card
 
 SAMPLE_CHARACTERS = 1 << 18  # of a chunk
@@ -48,9 +48,10 @@ class Texts:
         add_beginning(self.first, lang, text)
         self.sentences += sentences
 
-    def tokens_per_sentence(self, config: RunConfig) -> float | None:
-        """Return the tokens of an average sentence; None if the model's tokenizer is not on this machine."""
-        counts = tokens_by_language(load_card(config.segment.model), self.first)
+    def tokens_per_sentence(self, counts: Mapping[str, tuple[int, int]]) -> float | None:
+        """Return the tokens of an average sentence. `counts`: by language, the characters and tokens of `first`; none
+        if the model's tokenizer is not on this machine.
+        """
         if not counts or not self.sentences:
             return None
         tokens = sum(self.characters[lang] * of / max(1, size) for lang, (size, of) in counts.items())

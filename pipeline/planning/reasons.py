@@ -25,7 +25,7 @@ from pipeline.corpus.tombstones import read_tombstones
 from pipeline.corpus.view import View, saved_recipe
 from pipeline.inputs import Chunk, count_documents
 from pipeline.inputs.chunk import PACKED
-from pipeline.planning.earlier import Earlier, in_ledgers, in_receipts
+from pipeline.planning.earlier import Earlier, in_ledgers, in_receipts, tokens_per_sentence
 from pipeline.storage import layout
 from pipeline.storage.store import Store
 
@@ -39,7 +39,8 @@ class StageWork:
     """What is done and left of one stage. `rate`: sentences/s measured so far (None: not measured).
 
     `scored_rate`: the same, of the sentences that a stage with a sample worked on; `guessed`: the rate was not
-    measured, but follows from another stage's.
+    measured, but follows from another stage's; `tokens_each`: of an average sentence, when the chunks that are left
+    were segmented the last time.
     """
 
     stage: str
@@ -51,6 +52,7 @@ class StageWork:
     rate: float | None = None
     scored_rate: float | None = None
     guessed: bool = False
+    tokens_each: float | None = None
 
     @property
     def seconds_left(self) -> float | None:
@@ -72,6 +74,7 @@ def segment_reasons(state: States, work: StageWork) -> None:
         row: max(several, key=lambda one: (one.recipe == recipes.get(inputs[row]), one.created))
         for row, several in times.items()
     }
+    work.tokens_each = tokens_per_sentence(state, list(found.values())) if found else None
     if len(found) < len(left):
         work.reasons[NEW] = len(left) - len(found)
     changes: dict[tuple[str, str], list[str]] = {}  # recipe, input → what changed

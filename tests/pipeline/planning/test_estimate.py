@@ -405,3 +405,27 @@ def test_rates_by_the_card_follow_the_size_of_the_network(tmp_path: Path) -> Non
     assert rate_of(of(), "scaler", 1000) is None
     sat, rules = (rate_of(of(segment={"method": one}), "segment", 1000) for one in ("sat-capped", "spacy-capped"))
     assert sat and rules and rules > 5 * sat
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_tokens_are_those_of_the_chunks_that_are_left(tmp_path: Path, folded: bool) -> None:
+    """An input of long sentences is segmented again, or gets another file, beside one of short ones."""
+    long = "The committee that had been appointed in the spring of that year to look into the matter met again"
+    for name, text in (("short", "It rains. "), ("long", f"{long}. ")):
+        write_jsonl(tmp_path / f"in/{name}.jsonl", [{"id": f"{name}{n}", "text": text * 20} for n in range(20)])
+
+    def config(**long_input: object) -> Path:
+        given = [
+            {"path": f"in/{name}*.jsonl", "name": name, "id": "id", "lang": "eng_Latn"} for name in ("short", "long")
+        ]
+        given[1] |= long_input
+        return write_config(tmp_path, input=given, autobleu=None, encode=None)
+
+    (run if folded else bring_up_to_date)(config())
+    corpus = Corpus(str(tmp_path / "out"))
+    tokens = corpus.to_arrow("tokens", where="startswith(doc_id, 'long')")["tokens"].to_numpy()
+    again = estimate_of(make_plan(load_config(config(keep=["none"]))))
+    assert again.tokens == pytest.approx(tokens.sum(), rel=0.01)
+    write_jsonl(tmp_path / "in/long2.jsonl", [{"id": f"more{n}", "text": f"{long}. " * 20} for n in range(20)])
+    more = estimate_of(make_plan(load_config(config())))
+    assert more.documents == 0 and more.tokens == pytest.approx(more.sentences * tokens.mean(), rel=0.01)
