@@ -32,9 +32,8 @@ from torch import Tensor
 
 from benchmarks import command_line
 from benchmarks.flops import Shape, combined_rate, decoder_flops, encoder_flops, layer_shapes, matmul_rates, wait
-from pipeline.training.peaks import peak_tflops
 from stages.batching import Indices, Tokens
-from stages.device import Budget, describe, prepare_cuda
+from stages.device import Budget, describe, peak_tflops, prepare_cuda
 from stages.sonar.embed import embed
 from stages.sonar.generate import beam_search
 from stages.sonar.greedy import Greedy

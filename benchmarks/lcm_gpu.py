@@ -31,9 +31,8 @@ from pipeline.training.data.index import TrainingSource
 from pipeline.training.data.loader import Loader
 from pipeline.training.data.order import BUFFER_SENTENCES
 from pipeline.training.distributed import Processes, parallel
-from pipeline.training.peaks import peak_tflops
 from pipeline.training.step import Stepper, adamw
-from stages.device import prepare_cuda
+from stages.device import peak_tflops, prepare_cuda
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import load_lcm_card

@@ -20,8 +20,8 @@ from pipeline.storage.store import Store
 from pipeline.training import not_finite
 from pipeline.training.distributed import Processes
 from pipeline.training.log import Log
-from pipeline.training.peaks import peak_tflops
 from pipeline.training.step import Pending, Result, Stepper, learning_rate, products, seed_of
+from stages.device import peak_tflops
 from stages.lcm.batch import Batch
 
 
