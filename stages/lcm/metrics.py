@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stages.lcm.batch import Batch
+from stages.lcm.model import Lcm
+
 PAIRS = 1 << 24  # distances that are looked at in one go: 128 MB in float64
 TIE = 1e-9  # distances whose squares differ by a smaller share are the same: what is left is rounding
 
@@ -138,3 +141,28 @@ def influences(values: Tensor, documents: Tensor, weights: Tensor | None = None)
 def _units(embeddings: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
     """Return unit vectors of each document."""
     return F.normalize(embeddings.double(), dim=1).split_with_sizes(lengths.tolist())
+
+
+def gradient_diversity(model: Lcm, batch: Batch) -> float:
+    """Return how little the documents of a batch agree on a step (Yin et al. 2018; Heo et al. 2025, 4.1); NaN where all
+    losses are 0.
+
+    GD = Σ_i ‖g_i‖² / ‖Σ_i g_i‖², g_i being the gradient of document i's loss in training mode, with the same random
+    numbers: 1/n where all n are the same, 1 where they are orthogonal. The model's gradients are dropped. Cost: a
+    backward pass for each document; memory: three times the gradients.
+    """
+    training = model.training
+    model.train()
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    total = [torch.zeros_like(one, dtype=torch.float64) for one in parameters]
+    squares = 0.0
+    for document in batch.split():
+        torch.manual_seed(0)
+        loss = (document.weights * model.losses(document)).sum()
+        for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters, allow_unused=True), strict=True):
+            if gradient is not None:
+                so_far += gradient
+                squares += float(gradient.double().square().sum())
+    model.train(training)
+    together = sum(float(one.square().sum()) for one in total)
+    return squares / together if together else float("nan")

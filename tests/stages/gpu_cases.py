@@ -30,7 +30,7 @@ from stages.fragility.noise import perturbed
 from stages.lcm.batch import Batch
 from stages.lcm.build import build
 from stages.lcm.card import LcmCard, load_lcm_card
-from stages.lcm.gradient_diversity import gradient_diversity
+from stages.lcm.metrics import gradient_diversity
 from stages.lcm.model import Lcm, Sampling
 from stages.lcm.packing import layout_of
 from stages.lcm.sonar_llm import SonarLlm

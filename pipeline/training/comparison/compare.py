@@ -55,7 +55,7 @@ from pipeline.training.through_decoder import card_of, decoder_of
 from pipeline.training.tokens import HERE as TOKENIZER
 from pipeline.training.tokens import Tokeniser, tokenizer_card
 from stages.causal_lm import load_language_card
-from stages.lcm.gradient_diversity import gradient_diversity
+from stages.lcm.metrics import gradient_diversity
 from stages.lcm.sonar_llm import SonarLlm
 
 RESULTS, TABLE, PLOT = "results.json", "results.md", "results.svg"

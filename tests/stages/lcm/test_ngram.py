@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stages.lcm.base import BaseLcm
 from stages.lcm.batch import Batch, of_documents
-from stages.lcm.gradient_diversity import gradient_diversity
+from stages.lcm.metrics import gradient_diversity
 from stages.lcm.model import Sampling
 from stages.lcm.ngram import conjugate
 from tests.stages.lcm import models
