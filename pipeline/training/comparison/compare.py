@@ -26,9 +26,16 @@ from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.records import read_json, sealed
 from pipeline.storage.store import Store
-from pipeline.training.comparison.begun import begun, check_begun, check_trained, conflict, pinned_of, place_of
+from pipeline.training.comparison.begun import (
+    begun,
+    check_begun,
+    check_trained,
+    conflict,
+    pinned_of,
+    place_of,
+    seen_by_rows,
+)
 from pipeline.training.comparison.clock import steps_by_clock, timed
-from pipeline.training.comparison.learned import seen_by_rows
 from pipeline.training.comparison.results import (
     EPOCHS,
     SENTENCES,
