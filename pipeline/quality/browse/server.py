@@ -35,8 +35,7 @@ from pipeline.corpus.tombstones import read_tombstones, tombstone_paths
 from pipeline.corpus.view import View
 from pipeline.quality.browse.find import Finder, Question
 from pipeline.quality.browse.guard import Guard
-from pipeline.quality.browse.shown import around, described, looked_at, neighbours, shown_columns, shown_rows
-from pipeline.quality.browse.use import use_of
+from pipeline.quality.browse.shown import around, described, looked_at, neighbours, shown_columns, shown_rows, use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from pipeline.quality.extract import stream
 from pipeline.storage import layout
@@ -203,7 +202,7 @@ class _Served:
     async def use(self, request: Request) -> Response:
         """How the rows of the filter are used elsewhere."""
         asked = request.query_params
-        return self._worked(lambda now, _: vars(use_of(now.corpus, now.finder.condition(asked.get("where")))))
+        return self._worked(lambda now, _: use_of(now.corpus, now.finder.condition(asked.get("where"))))
 
     async def download(self, request: Request) -> Response:
         """The rows of the filter, as a file."""

@@ -26,8 +26,8 @@ from pipeline.quality.browse.shown import (
     neighbours,
     shown_columns,
     shown_rows,
+    use_of,
 )
-from pipeline.quality.browse.use import use_of
 from pipeline.quality.browse.watch import GivenUpError, Watch
 from tests.conftest import write_config, write_jsonl
 from tests.pipeline.quality.browse.expected import expected
@@ -205,7 +205,7 @@ def test_the_selection_keeps_the_rows_of_the_filter(corpus: Corpus) -> None:
     for where in ("chars >= 10", "autobleu < 60", "autobleu < 60 and chars > 20\n and not lang == 'deu_Latn'",
                   "not autobleu < 60", "autobleu is null or autobleu < 60"):  # fmt: skip
         use = use_of(corpus, corpus.condition(where))
-        selected = yaml.safe_load(use.select)["select"]
+        selected = yaml.safe_load(use["select"])["select"]
         assert corpus.to_arrow("part", "row", where=selected).equals(corpus.to_arrow("part", "row", where=where))
         done = pipeline("select", corpus.url, "--where", selected)
         assert done.returncode == 0, said(done)
@@ -213,13 +213,13 @@ def test_the_selection_keeps_the_rows_of_the_filter(corpus: Corpus) -> None:
         assert kept and int(kept[1].replace(" ", "")) == corpus.to_arrow("row", where=where).num_rows
     assert (
         "Sentences without autobleu never satisfy the filter"
-        in use_of(corpus, corpus.condition("autobleu < 60")).remark
+        in use_of(corpus, corpus.condition("autobleu < 60"))["remark"]
     )
     several = use_of(corpus, corpus.condition(LOWS))
-    assert "autobleu can be null" in several.remark and yaml.safe_load(several.select) == {"select": LOWS}
-    assert use_of(corpus, None).select == "" and shlex.split(several.inspect)[-1] == LOWS
+    assert "autobleu can be null" in several["remark"] and yaml.safe_load(several["select"]) == {"select": LOWS}
+    assert use_of(corpus, None)["select"] == "" and shlex.split(several["inspect"])[-1] == LOWS
     for odd in ('text == "$(id) `id` !"', r"text == '\\'"):
-        assert shlex.split(use_of(corpus, corpus.condition(odd)).inspect)[-1] == odd
+        assert shlex.split(use_of(corpus, corpus.condition(odd))["inspect"])[-1] == odd
 
 
 def test_differences_are_marked_by_words_and_signs() -> None:
