@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import fcntl
 import importlib
+import json
 import logging
 import os
 import secrets
@@ -19,6 +20,7 @@ import select
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -63,6 +65,16 @@ ENVIRONMENT = {  # environment of this process and, through it, of Ray's process
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 NO_CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # at 0, on any system: Ray takes 127.0.0.1 for the node's address
+
+_TRIAL = """
+import json, logging, ray
+ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+@ray.remote
+def one(): return 1
+assert ray.get(one.remote()) == 1
+print(json.dumps(ray.cluster_resources()))
+ray.shutdown()
+"""
 
 
 def run(plan: Plan, folder: str) -> Iterator[Event]:
@@ -309,3 +321,43 @@ def without_native_log() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def start_ray(timeout: float = 90.0) -> tuple[float, dict[str, float]]:
+    """Return the seconds until a first task was done and Ray was stopped again, and the resources that Ray found.
+
+    It is in a process of its own, so that a Ray that hangs or dies does no harm. As in a run, a Ray that is too slow is
+    started again. Raises RuntimeError with Ray's last words if it fails, or does not answer in time.
+    """
+    started = time.monotonic()
+    for _ in range(STARTS):
+        try:
+            output, errors, code = _started(started + timeout - time.monotonic())
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"no answer in {timeout:.0f} s") from error
+        if not code or TOO_SLOW not in errors:
+            break
+    if code:
+        words = [line for line in errors.splitlines() if line.strip()] or [f"it ended with code {code}"]
+        raise RuntimeError(words[-1][:300])
+    resources: dict[str, float] = json.loads(output.splitlines()[-1])
+    return time.monotonic() - started, resources
+
+
+def _started(timeout: float) -> tuple[str, str, int]:
+    """Return what the process printed, and how it ended. Raises `TimeoutExpired`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TRIAL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, **os.environ},
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # whatever is left of it, Ray's own processes too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return output, errors, process.returncode

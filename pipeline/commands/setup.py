@@ -132,8 +132,8 @@ def doctor(
 
       pipeline doctor corpus.yaml --no-ray
     """
+    from launchers.local import start_ray
     from launchers.slurm.jobs import describe
-    from launchers.trial import start_ray
     from pipeline.doctor import examine, show
 
     checks = examine(config, start_ray if ray else None, describe)

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from launchers import trial
+from launchers import local
 from launchers.slurm.jobs import describe
-from launchers.trial import start_ray
 from pipeline.doctor import examine
 from pipeline.doctor.checks import Check, requirements, room, writable
 from pipeline.doctor.machine import devices, libraries, memory, open_files, ray
@@ -167,10 +166,10 @@ def test_a_ray_that_does_not_start() -> None:
 
 @pytest.mark.slow
 def test_ray_is_started_for_real() -> None:
-    seconds, resources = start_ray(timeout=600)  # of a busy machine
+    seconds, resources = local.start_ray(timeout=600)  # of a busy machine
     assert seconds > 0 and resources["CPU"] >= 1
     with pytest.raises(RuntimeError, match="no answer in 0 s"):
-        start_ray(timeout=0.1)
+        local.start_ray(timeout=0.1)
 
 
 def test_a_ray_that_is_too_slow_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +181,11 @@ if len(seen.read_text() if seen.exists() else "") < 2:
     sys.exit("Exception: The current node timed out during startup. Perhaps")
 print('{{"CPU": 2.0}}')
 """
-    monkeypatch.setattr(trial, "_START", slow)
-    assert start_ray()[1] == {"CPU": 2.0}
-    monkeypatch.setattr(trial, "_START", slow.replace("< 2", "< 9"))
+    monkeypatch.setattr(local, "_TRIAL", slow)
+    assert local.start_ray()[1] == {"CPU": 2.0}
+    monkeypatch.setattr(local, "_TRIAL", slow.replace("< 2", "< 9"))
     with pytest.raises(RuntimeError, match="timed out during startup"):
-        start_ray()
+        local.start_ray()
     assert len((tmp_path / "seen").read_text()) == 2 + 3
 
 
