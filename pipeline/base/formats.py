@@ -1,7 +1,9 @@
-"""Formats numbers, sizes, durations and text of documents for people."""
+"""Formats numbers, sizes, durations and text of documents for people, and values of columns as JSON."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -79,3 +81,20 @@ class Figures(Text):
 
     def _joined(self) -> Text:
         return Text(_INSIDE.sub(_JOINED, self.plain))
+
+
+def to_json(value: Any) -> str:
+    """Convert to JSON that every parser reads: days and moments become ISO 8601, numbers that JSON cannot express null,
+    and what else it has no word for the text that Python shows.
+    """
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if isinstance(value, dt.date) else value

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.plain_json import to_json
+from pipeline.base.formats import to_json
 from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.rows import row_columns, rows_by_split, split_rows
 from pipeline.inputs.splits import SPLITS

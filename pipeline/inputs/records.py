@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pipeline.base.errors import starting
-from pipeline.base.plain_json import to_json
+from pipeline.base.formats import to_json
 from pipeline.inputs.chunk import GROWTH, LONGEST, UNREADABLE, Chunk
 from pipeline.inputs.documents import (
     BadRecordError,

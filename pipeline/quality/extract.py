@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from pipeline.base.errors import ConfigError
-from pipeline.base.plain_json import to_json
+from pipeline.base.formats import to_json
 from pipeline.conditions.condition import Condition
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.part_reader import Column, no_column

@@ -18,7 +18,7 @@ import regex
 import yaml
 
 from pipeline.base.errors import visible
-from pipeline.base.plain_json import to_json
+from pipeline.base.formats import to_json
 from pipeline.conditions.condition import Condition
 from pipeline.corpus.nearest import Candidates, find_nearest
 from pipeline.corpus.part_reader import PART, ROW, Column, PartBatch, PartReader

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.plain_json import to_json
+from pipeline.base.formats import to_json
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.rows import rows_by_split
 from pipeline.select.command import SelectOptions
