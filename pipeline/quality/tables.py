@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from pipeline.base.formats import counted, number, plain
-from pipeline.console.columns import print_columns
+from pipeline.console.tables import print_columns
 from pipeline.quality.measures import QUANTILES, Quality, ScoredRow, ScoreSummary
 from pipeline.quality.measures import Group as QualityGroup
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pipeline.base.formats import counted, plain
 from pipeline.base.messages import print_plain
-from pipeline.console.columns import Line, print_columns
+from pipeline.console.tables import Line, print_columns
 from pipeline.training.evaluation.measure import METRICS, MetricValue
 from stages.lcm.plans import BreakCounts
 
