@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stages.segment.pieces import Pieces, joined
 from stages.segment.rules import cap as rules_cap
 from stages.segment.sat import cap as sat_cap
-from stages.segment.sat.best_cuts import best_cuts
+from stages.segment.sat.cap import best_cuts
 from stages.segment.settings import SegmentSettings
 from stages.segment.text import Flags, Indices, Text
 

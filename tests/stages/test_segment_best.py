@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from stages.segment.characters import PUNCTUATION, UNSPACED
 from stages.segment.marks import collapse
 from stages.segment.pieces import Limits, Pieces
-from stages.segment.sat.best_cuts import best_cuts
-from stages.segment.sat.cap import HARD, INSIDE_CLUSTER, SILENT, fit
+from stages.segment.sat.cap import HARD, INSIDE_CLUSTER, SILENT, best_cuts, fit
 from stages.segment.text import Text
 from tests.stages.segmenting import TEXT, TRAPS, broken_clusters, count_bytes, count_in_words, is_blank
 

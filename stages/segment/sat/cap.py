@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from stages.segment.characters import PUNCTUATION, UNSPACED, cluster_ends
 from stages.segment.pieces import Pieces
-from stages.segment.sat.best_cuts import best_cuts
 from stages.segment.text import Flags, Indices, Text
 
 SILENT, HARD, INSIDE_CLUSTER = -1e2, -1e6, -1e9  # log odds of cuts that no probability speaks for
@@ -172,3 +171,40 @@ def _clusters(text: Text, low: int, high: int, measures: list[tuple[Floats, Floa
     gain = np.full(len(ink), INSIDE_CLUSTER)
     gain[: len(ends) - 1] = HARD
     return ink, gain
+
+
+def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the nodes to cut at: the path from node 0 to the last node with the largest sum of gains.
+
+    Nodes are the places where a piece may end. With gains of at most 0, choosing one more node never helps by itself.
+    So, in a block of nodes that can all be reached from its beginning, the best predecessor of a node is in the block
+    before, or is a node of its own block that was itself reached from there: two running maxima solve a block. Cost: a
+    few array operations per block, which is about one piece.
+
+    gains: (nodes,), at most 0. left: (nodes,), the first node from which a piece that ends at this node can start;
+    never smaller than the one before, and less than the node itself. Among equals the longest last pieces are chosen.
+    Returns the nodes of the path without node 0; the last node is the last of them.
+    """
+    nodes = len(gains)
+    score = np.empty(nodes)
+    score[0] = 0.0
+    stops = np.searchsorted(left, np.arange(nodes), side="right").tolist()  # behind what can be reached from a node
+    start, end = 0, 1  # the block before, as a range of nodes
+    while end < nodes:
+        stop = stops[end - 1]
+        if end - start == 1:  # every path goes through it: sums start over, so that rounding does not depend on what
+            score[start] = 0.0  # stands before
+        reachable = np.maximum.accumulate(score[start:end][::-1])[::-1]
+        gain = gains[end:stop]
+        direct = gain + reachable[left[end:stop] - start]
+        score[end] = direct[0]
+        np.maximum(direct[1:], gain[1:] + np.maximum.accumulate(direct)[:-1], out=score[end + 1 : stop])
+        start, end = end, stop
+    path = []
+    firsts = left.tolist()
+    node = nodes - 1
+    while node > 0:
+        path.append(node)
+        first = firsts[node]
+        node = first + int(score[first:node].argmax())
+    return np.array(path[::-1], np.int64)
