@@ -24,8 +24,7 @@ from pipeline.base.formats import counted, number
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.exports import view_digest
 from pipeline.corpus.runs import newest_config
-from pipeline.export.hub.figures import ExportFigures
-from pipeline.export.hub.header import UNKNOWN, header, iso_code, licence_id
+from pipeline.export.hub.header import UNKNOWN, ExportFigures, header, iso_code, licence_id
 from pipeline.export.pieces import ExportTask, Written
 from pipeline.export.wide import write_wide
 from pipeline.inputs.splits import SPLITS
