@@ -21,8 +21,15 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.messages import print_plain
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
-from pipeline.quality.decoders.measure import MeasuredDecoder, Measuring, Scores
-from pipeline.quality.decoders.sample import SPLITS, HeldOutSample, MeanScore, take_held_out
+from pipeline.quality.decoders.measure import (
+    SPLITS,
+    HeldOutSample,
+    MeanScore,
+    MeasuredDecoder,
+    Measuring,
+    Scores,
+    take_held_out,
+)
 from pipeline.quality.report import page_of
 from pipeline.quality.report.page import Figure, Headline, Note, Section, Table, decimal, number
 from pipeline.quality.report.plots import Line, by_length, histogram, lines, standalone

@@ -16,7 +16,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.decoders import DecoderOptions, compare_decoders, verdict
-from pipeline.quality.decoders.sample import HeldOutSample, MeanScore, take_held_out
+from pipeline.quality.decoders.measure import HeldOutSample, MeanScore, take_held_out
 from tests.conftest import TINY_CARD, write_config, write_inputs
 from tests.support.runs import RVQ, run
 
