@@ -2,7 +2,7 @@
 
     sentences.lance/    opened by lance.dataset(…)
 
-Columns are those of `pipeline/export/rows.py`, and `embedding`, a list of fixed size, as Lance's vector indexes want
+Columns are those of `pipeline/export/pieces.py`, and `embedding`, a list of fixed size, as Lance's vector indexes want
 it; float16 is bit for bit what the corpus holds. Rows are in the order of the corpus, with the split as a column. Lance
 commits the dataset when all is written. Memory: what Lance gathers before it writes, and a row group of the corpus.
 """
@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import CorpusError, StorageError
 from pipeline.corpus.reader import Corpus
-from pipeline.export.pieces import ExportTask, Written
-from pipeline.export.rows import row_columns, rows_by_split
+from pipeline.export.pieces import ExportTask, Written, row_columns, rows_by_split
 
 
 def check_names(corpus: Corpus) -> None:

@@ -1,7 +1,7 @@
 """Vectors that NumPy maps into memory, beside their texts as JSON lines.
 
     data/train/embeddings.npy    (rows, dim) float16 or float32, C order, little-endian
-    data/train/rows.jsonl        line i describes row i: the columns of `pipeline/export/rows.py`
+    data/train/rows.jsonl        line i describes row i: the columns of `pipeline/export/pieces.py`
 
     vectors = np.load("data/train/embeddings.npy", mmap_mode="r")
 
@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import to_json
-from pipeline.export.pieces import ExportTask, Written
-from pipeline.export.rows import row_columns, rows_by_split, split_rows
+from pipeline.export.pieces import ExportTask, Written, row_columns, rows_by_split, split_rows
 from pipeline.inputs.splits import SPLITS
 from stages.arrow import embedding_matrix
 

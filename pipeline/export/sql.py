@@ -22,7 +22,7 @@ from pipeline.base.formats import plain
 from pipeline.corpus.part_reader import kept_names
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import SEGMENT
-from pipeline.export.rows import free
+from pipeline.export.pieces import free
 from pipeline.inputs.column_types import EXACT_IN_FLOAT, TEXT, ColumnType, types_in
 from pipeline.storage import layout
 from pipeline.storage.remote import is_remote

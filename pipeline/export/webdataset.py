@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.base.formats import to_json
-from pipeline.export.pieces import ExportedSequences, ExportTask, Written, exported_sequences
-from pipeline.export.rows import FIRST, free, row_columns
+from pipeline.export.pieces import FIRST, ExportedSequences, ExportTask, Written, exported_sequences, free, row_columns
 from pipeline.inputs.splits import SPLITS
 from pipeline.storage.export_target import ExportTarget
 

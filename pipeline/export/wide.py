@@ -2,8 +2,8 @@
 
     data/train/<part>.parquet      data/validation/<part>.parquet      data/test/<part>.parquet
 
-Columns are those of `pipeline/export/rows.py`, and `embedding`. The types and encodings are those that DuckDB, Polars,
-pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16 without
+Columns are those of `pipeline/export/pieces.py`, and `embedding`. The types and encodings are those that DuckDB,
+Polars, pandas, Arrow, Spark and Hugging Face `datasets` read: vectors are lists of float32 or float16 without
 BYTE_STREAM_SPLIT, which some of them lack for these types. A float16 becomes a float32 exactly. The folders are named
 after the splits, as `datasets` expects. Memory: a row group of each split.
 """
@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.export.pieces import ExportTask, Written
-from pipeline.export.rows import FIRST, row_columns, rows_by_split
+from pipeline.export.pieces import FIRST, ExportTask, Written, row_columns, rows_by_split
 from pipeline.storage.export_target import ExportTarget
 
 

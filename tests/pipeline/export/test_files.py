@@ -19,7 +19,7 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import to_json
 from pipeline.export import ExportOptions, export_corpus
-from pipeline.export.rows import rows_by_split
+from pipeline.export.pieces import rows_by_split
 from pipeline.select.command import SelectOptions
 from pipeline.select.selection import Selection
 from stages.arrow import embedding_matrix
