@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ import pyarrow.compute as pc
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, number
+from pipeline.base.parallel import prefetch
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.document_ids import (
     FOLDER,
@@ -40,6 +43,7 @@ from pipeline.corpus.document_ids import (
     with_duplicates,
     write_duplicates,
 )
+from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipes import compared_chunks, compared_digest, compares_ids
 from pipeline.inputs import Chunk, ChunkTable, Document, Rejected, read_documents
 from pipeline.inputs.chunk import PACKED
@@ -49,7 +53,7 @@ from stages.arrow import columns_of_group
 from stages.segment import marks
 from stages.sonar.card import load_card
 
-RUN_IDS = 1 << 20  # ids at which a sorted run is closed (at the end of a chunk), and ids in a range of hashes
+RUN_IDS = 1 << 20  # ids at which a sorted run is closed (at the end of a chunk), and those that memory holds
 _TOLD = 3  # ids in a message
 Tell = Callable[[str], object]
 
@@ -245,3 +249,50 @@ def _range_of(store: Store, run: _SortedRun, ours: npt.NDArray[np.int64], low: i
     mask = (hashes >= low) & (hashes < high) & (rank >= 0)
     columns = {"id": table["id"], "rank": pa.array(rank), "count": table["count"]}
     return pa.table(columns).filter(pa.array(mask))
+
+
+@dataclass(frozen=True)
+class DuplicateIds:
+    """How many `ids` occur in more than one document, and in how many `documents` together."""
+
+    ids: int
+    documents: int
+
+
+def count_duplicate_ids(corpus: Corpus, at_once: int = RUN_IDS) -> DuplicateIds:
+    """Count the ids of several documents, of all documents that were kept; the pieces of a long one count as one.
+
+    Ids are distributed to files of a temporary folder by their hashes, and each file is examined alone: memory holds
+    about a million ids. Cost: reading the column `doc_id` of every part.
+    """
+    total = int(corpus.chunks.total.get("chunk/kept", 0))
+    ranges = max(1, -(-total // at_once))
+    if ranges == 1:
+        return _count(pa.chunked_array(list(_ids(corpus)), pa.string()))
+    schema = pa.schema([("id", pa.string())])
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, str(number)) for number in range(ranges)]
+        writers = [pa.ipc.new_stream(str(path), schema) for path in paths]
+        for ids in _ids(corpus):
+            places = np.asarray([zlib.crc32(one.encode()) % ranges for one in ids.to_pylist()])
+            for number in np.unique(places).tolist():
+                some = ids.filter(pa.array(places == number))
+                writers[number].write_table(pa.table([some], schema=schema))
+        for writer in writers:
+            writer.close()
+        found = [_count(pa.ipc.open_stream(pa.memory_map(str(path))).read_all()["id"]) for path in paths]
+    return DuplicateIds(sum(one.ids for one in found), sum(one.documents for one in found))
+
+
+def _ids(corpus: Corpus) -> Iterator[pa.Array]:
+    def read(part: str) -> pa.Array:
+        with corpus.reader(part) as reader:
+            table = reader.documents(["doc_id", "subdocument"])
+        return table.filter(pc.equal(table["subdocument"], 0))["doc_id"].combine_chunks()
+
+    return prefetch(read, corpus.parts)
+
+
+def _count(ids: pa.ChunkedArray) -> DuplicateIds:
+    counts = pc.value_counts(ids).field("counts").to_numpy()
+    return DuplicateIds(int((counts > 1).sum()), int(counts[counts > 1].sum()))

@@ -20,7 +20,6 @@ from pipeline.console.tables import show_accounting, show_unfinished
 from pipeline.coordination.leases import Lease
 from pipeline.coordination.lock import check_held
 from pipeline.corpus.accounting import compute_accounting
-from pipeline.corpus.duplicate_count import count_duplicate_ids
 from pipeline.corpus.ledger import compact
 from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
@@ -34,6 +33,7 @@ from pipeline.planning.plan import Plan
 from pipeline.quality.expectations import Expectation, as_summary
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.quality.tables import show_quality, show_rows, show_scores
+from pipeline.run.compare_ids import count_duplicate_ids
 from pipeline.run.expected import checked_expectations
 from pipeline.storage.store import Store
 

@@ -19,11 +19,10 @@ from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus import document_ids
 from pipeline.corpus.document_ids import read_duplicates
-from pipeline.corpus.duplicate_count import DuplicateIds, count_duplicate_ids
 from pipeline.corpus.states import read_state
 from pipeline.planning.plan import make_plan
 from pipeline.run import compare_ids as compare_module
-from pipeline.run.compare_ids import compare_ids
+from pipeline.run.compare_ids import DuplicateIds, compare_ids, count_duplicate_ids
 from pipeline.run.options import RunOptions
 from pipeline.run.phases import plan_of_shard, read_phase, write_phase
 from pipeline.storage.store import Store
