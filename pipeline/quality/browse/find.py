@@ -16,6 +16,7 @@ import bisect
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +31,6 @@ from pipeline.base.parallel import in_parallel
 from pipeline.conditions.condition import Condition
 from pipeline.corpus.part_reader import PART, ROW, Column, PartReader, no_column
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.browse.watch import Watch
 
 Ints = npt.NDArray[np.int64]
 Place = tuple[str, int]  # part, and row in it
@@ -286,3 +286,39 @@ def values_of(corpus: Corpus, places: list[Place], names: tuple[str, ...]) -> li
     for rows in in_parallel(read, list(wanted)):
         found |= {(row[PART], row[ROW]): row for row in rows}
     return [found[place] for place in places]
+
+
+class GivenUpError(Exception):
+    """Nobody waits for the result any more."""
+
+
+class Watch:
+    """Stands between work in a thread and those who wait for it."""
+
+    def __init__(self) -> None:
+        self.read = self.found = 0
+        self._given_up = threading.Event()
+
+    def see(self, read: int, found: int = 0) -> None:
+        """Note how far the work is. Raises `GivenUpError` if nobody waits for it; so call it often."""
+        self.read, self.found = read, found
+        self.check()
+
+    def check(self) -> None:
+        """Raise `GivenUpError` if nobody waits for the work."""
+        if self._given_up.is_set():
+            raise GivenUpError
+
+    def give_up(self) -> None:
+        """Let the work end at its next check."""
+        self._given_up.set()
+
+    @contextmanager
+    def holding(self, lock: threading.Lock) -> Iterator[None]:
+        """Hold a lock; a caller that gives up stops waiting for it."""
+        while not lock.acquire(timeout=0.1):
+            self.check()
+        try:
+            yield
+        finally:
+            lock.release()

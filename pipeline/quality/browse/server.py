@@ -33,10 +33,9 @@ from pipeline.corpus.runs import SUMMARY
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.tombstones import read_tombstones, tombstone_paths
 from pipeline.corpus.view import View
-from pipeline.quality.browse.find import Finder, Question
+from pipeline.quality.browse.find import Finder, GivenUpError, Question, Watch
 from pipeline.quality.browse.guard import Guard
 from pipeline.quality.browse.shown import around, described, looked_at, neighbours, shown_columns, shown_rows, use_of
-from pipeline.quality.browse.watch import GivenUpError, Watch
 from pipeline.quality.extract import stream
 from pipeline.storage import layout
 from pipeline.storage.store import Store

@@ -23,8 +23,7 @@ from pipeline.conditions.condition import Condition
 from pipeline.corpus.nearest import Candidates, find_nearest
 from pipeline.corpus.part_reader import PART, ROW, Column, PartBatch, PartReader
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.browse.find import Place, can_be_ordered, values_of
-from pipeline.quality.browse.watch import Watch
+from pipeline.quality.browse.find import Place, Watch, can_be_ordered, values_of
 from pipeline.storage import layout
 
 Pieces = list[list[str]]  # pairs of a sign (= - +) and a text; joined, the texts are the whole

@@ -16,7 +16,7 @@ import yaml
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.quality.browse import find
-from pipeline.quality.browse.find import Finder, Question, values_of
+from pipeline.quality.browse.find import Finder, GivenUpError, Question, Watch, values_of
 from pipeline.quality.browse.shown import (
     COUNT,
     LONGEST,
@@ -28,7 +28,6 @@ from pipeline.quality.browse.shown import (
     shown_rows,
     use_of,
 )
-from pipeline.quality.browse.watch import GivenUpError, Watch
 from tests.conftest import write_config, write_jsonl
 from tests.pipeline.quality.browse.expected import expected
 from tests.support.cli import pipeline, said

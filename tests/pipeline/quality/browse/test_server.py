@@ -28,11 +28,10 @@ from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.part_reader import PartReader
 from pipeline.corpus.tombstones import create_tombstone
 from pipeline.quality.browse import listening, server_of
-from pipeline.quality.browse.find import Finder, Question
+from pipeline.quality.browse.find import Finder, Question, Watch
 from pipeline.quality.browse.guard import HEADERS
 from pipeline.quality.browse.server import _Served
 from pipeline.quality.browse.shown import COUNT, looked_at, neighbours
-from pipeline.quality.browse.watch import Watch
 from pipeline.storage import layout
 from tests.conftest import write_config, write_jsonl
 from tests.pipeline.quality.browse.expected import expected
