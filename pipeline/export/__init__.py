@@ -34,8 +34,7 @@ from pipeline.corpus.runs import newest_view
 from pipeline.corpus.tombstones import tombstone_paths
 from pipeline.export.hub import Draw, write_hub
 from pipeline.export.hub.header import LICENCES
-from pipeline.export.hub.push import Push
-from pipeline.export.hub.unchanged import compare_files
+from pipeline.export.hub.push import Push, compare_files
 from pipeline.export.lance_dataset import check_names, write_lance
 from pipeline.export.lcm import write_lcm, write_lcm_cards
 from pipeline.export.numpy_files import write_numpy
