@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pipeline.base.formats import counted, plain
 from pipeline.conditions.condition import Clause, Condition
 from pipeline.corpus.reader import Corpus
-from pipeline.quality.among import JudgedLanguages, StartsOfDocuments
+from pipeline.quality.measures import JudgedLanguages, StartsOfDocuments
 from stages.noise.settings import DOCUMENT_COLUMNS, PRESETS, SENTENCE_COLUMNS
 
 LANGUAGE = ("lang_detected", "lang_differs")

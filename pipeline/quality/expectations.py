@@ -31,8 +31,8 @@ from pipeline.config.report import MEASURES, Limit, ReportSettings, measure_of
 from pipeline.corpus.accounting import Accounting, compute_accounting
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
-from pipeline.quality.among import JudgedLanguages, StartsOfDocuments
 from pipeline.quality.drift import RELATIVE_ERROR, drift, fit_summary, records_of
+from pipeline.quality.measures import JudgedLanguages, StartsOfDocuments
 from pipeline.select.command import KEPT, removed_by
 
 FEW = 50  # of groups with fewer measured rows nothing is told

@@ -1,7 +1,8 @@
 """Measures the quality of a corpus: quantiles by language and by length, and the worst rows with their decoded text.
 
 Only the small columns are read, row group by row group; of a large corpus the first rows in the (random) order of the
-names of parts, up to about `max_rows`, which the output states.
+names of parts, up to about `max_rows`, which the output states. `StartsOfDocuments` and `JudgedLanguages` say which
+rows a measure counts where no condition on columns does; they are given rows in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -217,3 +219,41 @@ def worst_rows(corpus: Corpus, count: int, *, max_rows: int, where: Condition | 
             found.append((one["autobleu"], order, ScoredRow(**one)))
         found = heapq.nsmallest(count, found)
     return [row for _, _, row in found]
+
+
+class StartsOfDocuments:
+    """The first sentence of each document, and of each sub-document of one that was cut."""
+
+    columns = ("doc_id", "subdocument", "position")
+
+    def __init__(self, corpus: Corpus | None = None) -> None:
+        self._last: tuple[Any, Any] = (None, None)
+
+    def __call__(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether a row is such a sentence; `table` follows the one before."""
+        if not table.num_rows:
+            return np.zeros(0, np.bool_)
+        found: npt.NDArray[np.bool_] = table["position"].to_numpy() == 0
+        documents = table["doc_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+        parts = table["subdocument"].to_numpy()
+        found[1:] |= (documents[1:] != documents[:-1]) | (parts[1:] != parts[:-1])
+        ends = [(table["doc_id"][row].as_py(), int(parts[row])) for row in (0, -1)]
+        found[0] |= ends[0] != self._last
+        self._last = ends[1]
+        return found
+
+
+class JudgedLanguages:
+    """Sentences that are long enough, of a stated language that the identification model knows."""
+
+    columns = ("text", "lang", "lang_detected")
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._settings = corpus.view.stages["language"]["language"]
+
+    def __call__(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return (rows,) whether a row is such a sentence."""
+        from stages.language.stage import is_judged
+
+        text, stated, detected = (table[name] for name in self.columns)
+        return np.asarray(is_judged(text, stated, detected, self._settings), np.bool_)

@@ -21,9 +21,9 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.conditions.expression import parse
 from pipeline.config.load import load_config
 from pipeline.config.report import MEASURES, Limit, ReportSettings, limit_of
-from pipeline.quality.among import StartsOfDocuments
 from pipeline.quality.drift import FitSummary
 from pipeline.quality.expectations import FEW, Expectation, as_summary, check_expectations, measure_rows, of_summary
+from pipeline.quality.measures import StartsOfDocuments
 from pipeline.run.options import RunOptions
 from pipeline.run.run import Backend, run
 from stages.language.settings import LanguageSettings
