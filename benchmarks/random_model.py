@@ -14,8 +14,7 @@ from torch import Tensor
 
 from benchmarks.flops import Shape
 from stages.sonar.card import ModelCard, ModelFile, load_card
-from stages.sonar.checkpoint import save
-from stages.sonar.layouts import FAIRSEQ2_MODULES, M2M100_MODULES
+from stages.sonar.checkpoint import FAIRSEQ2_MODULES, M2M100_MODULES, save
 from stages.sonar.networks import SonarTextEncoder
 
 

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from stages.cards import CardError
 from stages.sonar.card import FileRole, ModelCard, ModelFile, load_card
-from stages.sonar.checkpoint import load_decoder, load_encoder, save
+from stages.sonar.checkpoint import CONTROL_ROWS, load_decoder, load_encoder, save
 from stages.sonar.generate import greedy
-from stages.sonar.layouts import CONTROL_ROWS
 from stages.sonar.tokenizer import SonarTokenizer
 
 FOLDER = Path(__file__).parent / "fixtures/sonar-space-tiny"
