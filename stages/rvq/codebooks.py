@@ -13,9 +13,12 @@ residuals are computed with the stored centroids, so the next codebook sees the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from itertools import pairwise
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +26,64 @@ import torch
 
 from stages.device import compute_dtype, to_host
 from stages.largest import first_largest
-from stages.rvq.blocks import Blocks, blocks
 
 SCORES = 1 << 24  # rows · units of one block
 ROWS = 2048  # of a block at most
 GPU_ROWS = 16_384  # on a GPU: with 2048 rows launching the work takes longer than doing it
 GPU_SCORES = 1 << 27  # 256 MB in 16 bits
 CHUNK = 1 << 16  # rows whose residuals are held in float32
+T = TypeVar("T")
+
+
+class Blocks(Protocol):
+    """The result of `blocks`: a function that runs `work(start, stop)` on blocks of `size` of `rows` rows."""
+
+    def __call__(self, work: Callable[[int, int], T], rows: int, size: int) -> list[T]: ...
+
+
+@contextmanager
+def blocks(device: str) -> Iterator[Blocks]:
+    """Make PyTorch compute with one thread per block inside the `with` statement. It cannot be nested.
+
+    So results do not depend on the number of threads: a matrix product that is divided among threads may round
+    differently with another number of them, and then a row between two centroids changes sides. On a CPU several blocks
+    are computed at once, on a GPU one after the other. Blocks have fixed borders, and results come in order.
+    """
+
+    def borders(rows: int, size: int) -> list[tuple[int, int]]:
+        return list(pairwise([*range(0, rows, size), rows]))
+
+    if device.startswith("cuda"):
+        yield lambda work, rows, size: [work(*one) for one in borders(rows, size)]
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield lambda work, rows, size: list(pool.map(lambda one: work(*one), borders(rows, size)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+class RvqRecipe(Protocol):
+    """What a fit needs to know; `RvqSettings` has it, with defaults and explanations."""
+
+    @property
+    def codebooks(self) -> int: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def initialization(self) -> Literal["progressive", "kmeans"]: ...
+    @property
+    def backend(self) -> Literal["torch", "faiss"]: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def points_per_unit(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
 
 
 def block_rows(units: int, device: str | torch.device) -> int:

@@ -19,8 +19,7 @@ import torch
 
 from stages.device import compute_dtype, prepare_cuda
 from stages.rvq import fit_torch
-from stages.rvq.blocks import RvqRecipe, blocks
-from stages.rvq.codebooks import Codebooks, block_rows, take_nearest
+from stages.rvq.codebooks import Codebooks, RvqRecipe, block_rows, blocks, take_nearest
 
 Progress = Callable[[int, int], None]  # codebooks done, of how many
 

@@ -15,7 +15,7 @@ import faiss
 import torch
 
 if TYPE_CHECKING:
-    from stages.rvq.blocks import RvqRecipe
+    from stages.rvq.codebooks import RvqRecipe
 
 
 def cluster(points: torch.Tensor, settings: RvqRecipe, seed: int) -> torch.Tensor:

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stages.rvq.blocks import Blocks
-from stages.rvq.codebooks import Nearest, block_rows
+from stages.rvq.codebooks import Blocks, Nearest, block_rows
 
 if TYPE_CHECKING:
-    from stages.rvq.blocks import RvqRecipe
+    from stages.rvq.codebooks import RvqRecipe
 
 STEPS = 10  # progressive: from two dimensions or so to all
 EARLY = 64  # points a unit while less than a quarter of the dimensions is in use
