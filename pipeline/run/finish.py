@@ -31,8 +31,8 @@ from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, keep_rates
 from pipeline.planning.plan import Plan
 from pipeline.quality.expectations import Expectation, as_summary
+from pipeline.quality.inspect import show_quality, show_rows, show_scores
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
-from pipeline.quality.tables import show_quality, show_rows, show_scores
 from pipeline.run.compare_ids import count_duplicate_ids
 from pipeline.run.expected import checked_expectations
 from pipeline.storage.store import Store

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from pipeline.quality.inspect import show_quality, show_scores
 from pipeline.quality.measures import Group, Quality, ScoreSummary
-from pipeline.quality.tables import show_quality, show_scores
 
 QUANTILES = (10.1, 25.2, 50.3, 75.4, 90.5)
 
