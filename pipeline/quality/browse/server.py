@@ -15,7 +15,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from pipeline.corpus.nearest_index import NearestIndex
 
+    _Work = Callable[["_Opened", QueryParams, Watch], dict[str, Any]]
+
 PAGES = (25, 50, 100, 200)  # rows of a page
 AT_ONCE = 4  # pieces of work; more wait
 LOOKED_SECONDS = 1.0  # between two looks for what was purged, during a download
@@ -73,9 +75,9 @@ def application(corpus: Corpus, token: str, index: NearestIndex | None = None) -
     served = _Served(corpus, index)
     routes = [
         *(Route(path, _file(*place), methods=["GET"]) for path, place in FILES.items()),
-        *(Route(f"/{one.__name__}", one, methods=["GET"])
-          for one in (served.corpus, served.rows, served.row, served.document, served.nearest, served.use,
-                      served.download)),
+        *(Route(f"/{one.__name__}", served.endpoint(one), methods=["GET"])
+          for one in (served.corpus, served.rows, served.row, served.document, served.nearest, served.use)),
+        Route("/download", served.download, methods=["GET"]),
     ]  # fmt: skip
     return Guard(Starlette(routes=routes), token)
 
@@ -127,7 +129,7 @@ def _of_page(now: _Opened, asked: QueryParams) -> Corpus:
 
 
 class _Served:
-    """The endpoints. Their names are those of the paths."""
+    """The endpoints, by the names of their paths. All but the download return a value, and are called in a thread."""
 
     def __init__(self, corpus: Corpus, index: NearestIndex | None) -> None:
         self._one_at_a_time = threading.Lock()
@@ -145,63 +147,38 @@ class _Served:
                 self._opened = _opened_again(self._opened, moment, run)
             return self._opened
 
-    async def corpus(self, request: Request) -> Response:
+    def corpus(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """What the page has to know first."""
+        return described(now.corpus) | {"pages": PAGES, "index": now.index is not None, "opened": now.number}
 
-        def work(now: _Opened, _: Watch) -> dict[str, Any]:
-            return described(now.corpus) | {"pages": PAGES, "index": now.index is not None, "opened": now.number}
-
-        return self._worked(work)
-
-    async def rows(self, request: Request) -> Response:
+    def rows(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """One page of rows."""
-        asked = request.query_params
         question = Question(asked.get("where") or None, asked.get("sort") or None, asked.get("down") == "1")
+        start, count = _whole(asked, "start", 0), min(max(_whole(asked, "count", PAGES[0]), 1), PAGES[-1])
+        found = now.finder.find(question, start, count, watch, all_rows=asked.get("all") == "1")
+        names = shown_columns(now.corpus, _names(asked.get("columns")))
+        page = {"rows": shown_rows(now.corpus, found.places, names), "start": start, "opened": now.number}
+        return page | {"read": found.read, "found": found.found, "whole": found.whole}
 
-        def work(now: _Opened, watch: Watch) -> dict[str, Any]:
-            start, count = _whole(asked, "start", 0), min(max(_whole(asked, "count", PAGES[0]), 1), PAGES[-1])
-            found = now.finder.find(question, start, count, watch, all_rows=asked.get("all") == "1")
-            names = shown_columns(now.corpus, _names(asked.get("columns")))
-            page = {"rows": shown_rows(now.corpus, found.places, names), "start": start, "opened": now.number}
-            return page | {"read": found.read, "found": found.found, "whole": found.whole}
-
-        return self._worked(work)
-
-    async def row(self, request: Request) -> Response:
+    def row(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """All of one row, and what stands around it."""
-        asked = request.query_params
+        found = looked_at(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0))
+        return found | {"opened": now.number}
 
-        def work(now: _Opened, _: Watch) -> dict[str, Any]:
-            found = looked_at(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0))
-            return found | {"opened": now.number}
-
-        return self._worked(work)
-
-    async def document(self, request: Request) -> Response:
+    def document(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """More of what stands around a row."""
-        asked = request.query_params
+        before, after = _whole(asked, "before", 0), _whole(asked, "after", 0)
+        return around(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0), before, after)
 
-        def work(now: _Opened, _: Watch) -> dict[str, Any]:
-            before, after = _whole(asked, "before", 0), _whole(asked, "after", 0)
-            return around(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0), before, after)
-
-        return self._worked(work)
-
-    async def nearest(self, request: Request) -> Response:
+    def nearest(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """The rows with the nearest embeddings."""
-        asked = request.query_params
+        where = now.finder.condition(asked.get("where"))
+        place = asked.get("part", ""), _whole(asked, "row", 0)
+        return {"rows": neighbours(_of_page(now, asked), *place, where, now.index, watch)}
 
-        def work(now: _Opened, watch: Watch) -> dict[str, Any]:
-            where = now.finder.condition(asked.get("where"))
-            place = asked.get("part", ""), _whole(asked, "row", 0)
-            return {"rows": neighbours(_of_page(now, asked), *place, where, now.index, watch)}
-
-        return self._worked(work)
-
-    async def use(self, request: Request) -> Response:
+    def use(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
         """How the rows of the filter are used elsewhere."""
-        asked = request.query_params
-        return self._worked(lambda now, _: use_of(now.corpus, now.finder.condition(asked.get("where"))))
+        return use_of(now.corpus, now.finder.condition(asked.get("where")))
 
     async def download(self, request: Request) -> Response:
         """The rows of the filter, as a file."""
@@ -244,18 +221,25 @@ class _Served:
                 raise
             raise CorpusError(again.format("the corpus has changed")) from error
 
-    def _worked(self, work: Callable[[_Opened, Watch], dict[str, Any]]) -> Response:
-        def once_more(watch: Watch) -> dict[str, Any]:
-            opened = self._now()
-            try:
-                return work(opened, watch)
-            except MissingError:
-                now = self._now()
-            if now is opened:  # a run is removing files, and says so when it is done
-                now = _opened_again(opened, opened.moment)
-            return work(now, watch)
+    def endpoint(self, work: _Work) -> Callable[[Request], Awaitable[Response]]:
+        """Return the endpoint that answers with what `work` returns, as lines of JSON."""
 
-        return StreamingResponse(self._lines(once_more), media_type="application/x-ndjson")
+        async def answer(request: Request) -> Response:
+            asked = request.query_params
+
+            def once_more(watch: Watch) -> dict[str, Any]:
+                opened = self._now()
+                try:
+                    return work(opened, asked, watch)
+                except MissingError:
+                    now = self._now()
+                if now is opened:  # a run is removing files, and says so when it is done
+                    now = _opened_again(opened, opened.moment)
+                return work(now, asked, watch)
+
+            return StreamingResponse(self._lines(once_more), media_type="application/x-ndjson")
+
+        return answer
 
     async def _lines(self, work: Callable[[Watch], dict[str, Any]]) -> AsyncIterator[str]:
         """Yield lines of JSON until the work is done. Whoever stops reading ends the work."""
