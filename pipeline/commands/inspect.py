@@ -229,7 +229,7 @@ def export(
     )
     draw = None
     if kind == "hub":
-        from pipeline.quality.report.dataset import dataset_plots
+        from pipeline.quality.report import dataset_plots
 
         draw = dataset_plots
     export_corpus(out, place, corpus, options, scaler, draw)

@@ -27,7 +27,7 @@ from pipeline.export.hub import _provenance, escaped
 from pipeline.export.hub.header import features, iso_code, licence_id, size_category
 from pipeline.export.hub.push import HubError
 from pipeline.inputs.listing import stamp
-from pipeline.quality.report.dataset import dataset_plots
+from pipeline.quality.report import dataset_plots
 from pipeline.select.command import SelectOptions
 from pipeline.storage.records import sealed_yaml
 from tests.conftest import write_config
