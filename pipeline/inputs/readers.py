@@ -26,8 +26,7 @@ from typing import Any
 from pipeline.base.parallel import prefetch
 from pipeline.inputs.chunk import PACKED, TO_THE_END, UNREADABLE, Chunk
 from pipeline.inputs.documents import NEAR, PAYLOAD, Document, Rejected, short, where_not_utf8
-from pipeline.inputs.encodings import mend_file, mend_line
-from pipeline.inputs.magic import HEAD, LIST_OF_OBJECTS, looks_like, marked_encoding, not_text
+from pipeline.inputs.magic import HEAD, LIST_OF_OBJECTS, looks_like, marked_encoding, mend_file, mend_line, not_text
 from pipeline.inputs.packing import files_of, root_of
 from pipeline.inputs.records import DUPLICATE_KEY, TOO_LONG, RecordMaker, too_long
 from pipeline.inputs.rows import read_rows

@@ -23,8 +23,8 @@ from pipeline.inputs.documents import (
     short,
     where_not_utf8,
 )
-from pipeline.inputs.encodings import mend_value
 from pipeline.inputs.kept_values import KEPT
+from pipeline.inputs.magic import mend_value
 from pipeline.inputs.settings import DetectSettings, InputSettings, LangColumn, LangDetect, SplitSettings
 from pipeline.inputs.splits import split_column, splitter
 
