@@ -39,10 +39,9 @@ from pipeline.select.selection import Counts, Selection
 from pipeline.storage import layout
 from pipeline.storage.records import Record, parse_json, sealed
 from pipeline.storage.store import Store
-from pipeline.training.data.answers import Answers
 from pipeline.training.data.end_of_text import end_of_text_sentences
 from pipeline.training.data.row_range_files import BREAK, GIVEN, RowRanges, RowRangeWriter, damaged_files
-from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder, row_ranges_of
+from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, Answers, SplitBuilder, row_ranges_of
 from stages.arrow import table_of
 
 VERSION = 2

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from pipeline.base.errors import ConfigError
 from pipeline.inputs.splits import SPLITS
-from pipeline.training.data.answers import NO_ANSWER
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, TEXTS
 from pipeline.training.data.index import Index
 from pipeline.training.data.row_range_files import (
@@ -26,7 +25,7 @@ from pipeline.training.data.row_range_files import (
     RowRanges,
     concatenated_ranges,
 )
-from pipeline.training.data.row_ranges import Ints, closed, sentences_of
+from pipeline.training.data.row_ranges import NO_ANSWER, Ints, closed, sentences_of
 
 # the "part" of a closing sentence, of a plan that is a copy of a sentence, and of one that stands beside a sentence
 CLOSING_SENTENCE, PLAN_COPY, GIVEN_PLAN = -1, -2, -3
