@@ -12,7 +12,6 @@ reads those too.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import warnings
 from collections.abc import Callable, Collection
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 
 from stages.cards import CardError
 from stages.device import take_memory, without_memory
+from stages.fetch import sha256_of
 from stages.rows import cancelling
 from stages.sonar.card import FileRole, Layout, ModelCard
 from stages.sonar.networks import SonarTextDecoder, SonarTextEncoder, linear, sinusoids
@@ -108,8 +108,7 @@ def load_decoder(
 def save(network: nn.Module, path: Path) -> str:
     """Write the weights as fp16 safetensors ("native" layout); return the file's sha256."""
     save_file(as_stored(network, str(path)), path)
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return sha256_of(path)
 
 
 def as_stored(network: nn.Module, what: str) -> dict[str, Tensor]:
