@@ -33,7 +33,7 @@ from pipeline.quality.decoders.measure import (
 from pipeline.quality.report import page_of
 from pipeline.quality.report.page import Figure, Headline, Note, Section, Table, decimal, number
 from pipeline.quality.report.plots import Line, by_length, histogram, lines, standalone
-from pipeline.quality.report.rows import Bin
+from pipeline.quality.report.rows import Bin, summarise
 from pipeline.storage.replacing import check_replaceable, replacing_file
 from stages.autobleu.settings import AutobleuSettings
 from stages.cards import CardError
@@ -279,13 +279,7 @@ def _figures(sample: HeldOutSample, found: Sequence[MeasuredDecoder]) -> dict[st
 
 def _bins(sample: HeldOutSample, values: Scores) -> list[Bin]:
     step = np.minimum(np.array([len(text) - 1 for text in sample.texts]) // LENGTH_STEP, LENGTHS - 1)
-    found = []
-    for at in range(LENGTHS):
-        of_bin = values[step == at]
-        low, middle, high = np.quantile(of_bin, (0.1, 0.5, 0.9)) if len(of_bin) else (np.nan,) * 3
-        mean = float(of_bin.mean()) if len(of_bin) else np.nan
-        found.append(Bin(at * LENGTH_STEP + 1, len(of_bin), mean, float(low), float(middle), float(high)))
-    return found
+    return [summarise(values[step == at], at * LENGTH_STEP + 1) for at in range(LENGTHS)]
 
 
 def _to_html(url: str, sample: HeldOutSample, found: Sequence[MeasuredDecoder], plots: Mapping[str, Figure]) -> str:
