@@ -55,11 +55,7 @@ def selection_of(place: str, corpus: Corpus, rules: SelectOptions) -> Selection:
         config = load_config(Path(place)).model_dump(mode="json")
     else:
         config = newest_config(corpus.store)
-    options = {
-        "where": rules.where,
-        "broken": rules.broken,
-        "min_sentences": rules.min_sentences,
-    }
+    options = {"where": rules.where, "broken": rules.broken, "min_sentences": rules.min_sentences}
     given = {key: value for key, value in options.items() if value is not None}
     try:
         settings = SelectSettings.model_validate({**(config.get("select") or {}), **given})

@@ -112,9 +112,7 @@ class ShareWriter(StorageWriter):
             assert isinstance(tensor, TensorStorageMetadata), name
             pieces = [
                 Piece(
-                    file=files[MetadataIndex(name, one.offsets)].file,
-                    offsets=list(one.offsets),
-                    sizes=list(one.sizes),
+                    file=files[MetadataIndex(name, one.offsets)].file, offsets=list(one.offsets), sizes=list(one.sizes)
                 )
                 for one in tensor.chunks
                 if math.prod(one.sizes)

@@ -35,13 +35,7 @@ from pipeline.training.data.loader import Loader, TrainingSource, buffer_sentenc
 from pipeline.training.distributed import Processes, joined, parallel
 from pipeline.training.log import Log
 from pipeline.training.loop import Loop
-from pipeline.training.model_file import (
-    codebooks_of,
-    load_model,
-    made_if_it_fits,
-    read_scaler,
-    save_model,
-)
+from pipeline.training.model_file import codebooks_of, load_model, made_if_it_fits, read_scaler, save_model
 from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import Started, places_of_indexes, read_started
 from pipeline.training.status import MODEL, record_failure

@@ -139,10 +139,7 @@ class TokenLmSettings(Settings):
     )
     temperature: float = meaning(1.0, gt=0, description="cwt: divisor of scores")
     head: float = meaning(
-        0.02,
-        ge=0,
-        le=1,
-        description="cwt: the last share of the steps, which trains by cross-entropy",
+        0.02, ge=0, le=1, description="cwt: the last share of the steps, which trains by cross-entropy"
     )
     tokenizer: str | None = meaning(
         None,

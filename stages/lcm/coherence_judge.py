@@ -65,11 +65,7 @@ class CoherenceJudge:
 
 
 def fit_judge(
-    embeddings: Tensor,
-    lengths: Tensor,
-    device: str = "cpu",
-    seed: int = 0,
-    origins: Sequence[str] | None = None,
+    embeddings: Tensor, lengths: Tensor, device: str = "cpu", seed: int = 0, origins: Sequence[str] | None = None
 ) -> CoherenceJudge:
     """Train a judge on documents.
 

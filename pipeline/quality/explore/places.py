@@ -64,9 +64,7 @@ def placed(vectors: npt.NDArray[np.float32]) -> Places:
     return Places(found, explained, not instead, instead)
 
 
-def principal_components(
-    vectors: npt.NDArray[np.float32],
-) -> tuple[npt.NDArray[np.float64], tuple[float, float]]:
+def principal_components(vectors: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.float64], tuple[float, float]]:
     """Return the first principal components, `COMPONENTS` at most, and the shares of the first two of the variance.
 
     A component's largest weight is positive, so the map does not turn over from one computation to the next.

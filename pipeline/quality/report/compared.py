@@ -67,8 +67,7 @@ def compare_corpora(corpus: Corpus, place: str, max_rows: int) -> Section:
     if not other.parts:
         raise CorpusError(f"--compare {place}: nothing of it is left, or done yet; see: pipeline status {other.url}")
     settings = _settings(
-        read_config(corpus.store, newest_run(corpus.store)),
-        read_config(other.store, run or newest_run(other.store)),
+        read_config(corpus.store, newest_run(corpus.store)), read_config(other.store, run or newest_run(other.store))
     )
     ours, theirs = _measured(corpus, max_rows), _measured(other, max_rows)
     name = f"run {run.partition('/')[2]}" if run else other.view.name

@@ -148,9 +148,7 @@ def records(found: Gathered) -> Section:
         for one in ones
     ]
     if rows:
-        blocks.append(
-            Table(("reason", "place", "error", "how it begins"), rows, "Examples of the quarantine", text=4),
-        )
+        blocks.append(Table(("reason", "place", "error", "how it begins"), rows, "Examples of the quarantine", text=4))
     lead = "Documents in = kept + dropped by reason + quarantined by reason, counted independently at both ends."
     return Section("accounting", "Accounting", lead, blocks)
 

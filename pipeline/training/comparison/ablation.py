@@ -6,16 +6,7 @@ import io
 from typing import Literal
 
 from pipeline.config.science import ALL, Claim, ScienceSettings
-from pipeline.training.comparison.results import (
-    EPOCHS,
-    SENTENCES,
-    Results,
-    about,
-    rows_of,
-    said,
-    table,
-    trained,
-)
+from pipeline.training.comparison.results import EPOCHS, SENTENCES, Results, about, rows_of, said, table, trained
 from pipeline.training.evaluation.table import TITLES
 
 LOWER = frozenset(("l2", "l2_squared", "l2_r", "nll", "bpc"))  # metrics of which less is better

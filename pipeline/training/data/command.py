@@ -18,12 +18,7 @@ from pipeline.training.data.index import Index, checked, digest_of, is_present, 
 
 
 def index_corpus(
-    console: Console,
-    place: str,
-    corpus: Corpus,
-    rules: SelectOptions,
-    answers: str | None,
-    plans: Plans = "none",
+    console: Console, place: str, corpus: Corpus, rules: SelectOptions, answers: str | None, plans: Plans = "none"
 ) -> Index:
     """Show the selection and the index, which is made if the corpus does not have it yet.
 

@@ -33,12 +33,7 @@ from pipeline.training.data.command import index_of
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_RESPONSE, END_OF_TEXT, LANG
 from pipeline.training.data.index import Index
 from pipeline.training.evaluation.evaluate import index_of_training
-from pipeline.training.evaluation.export_model import (
-    codec_of,
-    place_of,
-    say_segmenter_is_unknown,
-    segmenter_of,
-)
+from pipeline.training.evaluation.export_model import codec_of, place_of, say_segmenter_is_unknown, segmenter_of
 from pipeline.training.evaluation.held_out import (
     HELD_OUT_READS,
     LONGEST,
@@ -90,11 +85,7 @@ class GenerateOptions:
 
 
 def generate(
-    console: Console,
-    place: str | None,
-    corpus: Corpus | None,
-    options: GenerateOptions,
-    find_device: Callable[[], str],
+    console: Console, place: str | None, corpus: Corpus | None, options: GenerateOptions, find_device: Callable[[], str]
 ) -> list[str]:
     """Print continuations, write them to a file if the options name one, and return their texts.
 

@@ -129,15 +129,7 @@ class SatNetwork(nn.Module):
     """
 
     def __init__(
-        self,
-        *,
-        vocab_size: int,
-        dim: int,
-        layers: int,
-        heads: int,
-        ffn_dim: int,
-        max_positions: int,
-        eps: float = 1e-5,
+        self, *, vocab_size: int, dim: int, layers: int, heads: int, ffn_dim: int, max_positions: int, eps: float = 1e-5
     ) -> None:
         super().__init__()
         self.roberta = _Roberta(vocab_size, dim, layers, heads, ffn_dim, max_positions, eps)
