@@ -71,14 +71,10 @@ def print_schema() -> None:
 def write_schema(console: Console, to: str) -> None:
     """Write the schema to a file or any URL, and say how to use it."""
     with replacing_file(to) as file:
-        file.write(_text().encode())
+        file.write(json.dumps(corpus_schema(), ensure_ascii=False, indent=2).encode() + b"\n")
     name = to.rpartition("/")[2]
     console.print(f"{to} written; first line for a corpus.yaml beside it:", markup=False, soft_wrap=True)
     print_plain(console, f"# yaml-language-server: $schema={name}")
-
-
-def _text() -> str:
-    return json.dumps(corpus_schema(), ensure_ascii=False, indent=2) + "\n"
 
 
 def _tidy(field: Schema, roles: dict[str, str]) -> None:

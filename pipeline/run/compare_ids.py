@@ -102,8 +102,7 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
     sources = pc.binary_join_element_wise(
         ordered.table["input"].cast(pa.string()), ordered.table["path"].cast(pa.string()), ":"
     ).combine_chunks()
-    columns = [ids.take(later["rank"]), later["id"], sources.take(later["first"])]
-    rows = sorted_rows(pa.table([_plain(one) for one in columns], schema=SCHEMA))
+    rows = sorted_rows(pa.table([ids.take(later["rank"]), later["id"], sources.take(later["first"])], schema=SCHEMA))
     if rows.num_rows:
         count = counted(pc.sum(later["count"]).as_py(), "document")
         tell(f"ids: {count} left out, whose ids documents of earlier chunks have")
@@ -127,10 +126,6 @@ def forget_ids(store: Store, config: RunConfig, chunks: Sequence[Chunk]) -> None
     read = [run.path for run in _sorted_runs(store) if not set(keys).isdisjoint(run.chunks)]
     for path in [*records_of_duplicates(store), *read]:
         store.delete(path)
-
-
-def _plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _check_none(config: RunConfig, found: pa.Table, chunks: ChunkTable) -> None:

@@ -362,9 +362,6 @@ def _described(index: Index, split: str, sequences: list[int], columns: Sequence
             table = file.read(columns=list(columns))
         here = np.flatnonzero(part == number)
         for values, name in zip(found, columns, strict=True):
-            values[here] = np.asarray([_text(one) for one in table[name].to_pylist()], object)[doc[here]]
+            texts = ["–" if one is None else str(one) for one in table[name].to_pylist()]
+            values[here] = np.asarray(texts, object)[doc[here]]
     return [tuple(values.tolist()) for values in found]
-
-
-def _text(value: object) -> str:
-    return "–" if value is None else value if isinstance(value, str) else str(value)
