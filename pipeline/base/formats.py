@@ -1,12 +1,14 @@
-"""Formats numbers, sizes, durations and text of documents for people, and values of columns as JSON."""
+"""Formats numbers, sizes, durations and text of documents for people, values of columns as JSON, rows as CSV."""
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions
@@ -98,3 +100,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as CSV, a line each; None is an empty cell."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()

@@ -6,8 +6,6 @@ the model over the window for every sentence (40 with diffusion), and decoding i
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.errors import ConfigError, CorpusError
-from pipeline.base.formats import counted, plain
+from pipeline.base.formats import counted, csv_text, plain
 from pipeline.base.messages import print_plain
 from pipeline.config.train import TrainSettings
 from pipeline.console.activity import announced
@@ -420,13 +418,11 @@ def _write_scores(
     console: Console, place: str, held: HeldOut, stopped: Sequence[str], scores: Sequence[dict[str, float | None]]
 ) -> None:
     """Write two lines for each document, the model's continuation and the real one, as CSV."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["doc_id", "lang", "continuation", "stopped", *scores[0]])
+    table = [["doc_id", "lang", "continuation", "stopped", *scores[0]]]
     for number, (doc_id, lang) in enumerate(zip(held.ids, held.langs, strict=True)):
         for whose, why, of in zip(("model", "real"), (stopped[number], ""), scores[2 * number :], strict=False):
             values = ["" if value is None else f"{value:.6g}" for value in of.values()]
-            table.writerow([doc_id, lang, whose, why, *values])
+            table.append([doc_id, lang, whose, why, *values])
     with replacing_file(place) as file:
-        file.write(text.getvalue().encode())
+        file.write(csv_text(table).encode())
     print_plain(console, f"{place} written")

@@ -6,7 +6,6 @@ model. The results go to a long table, a line for each model, option, value and 
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -16,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.base.errors import ConfigError
+from pipeline.base.formats import csv_text
 from pipeline.config.train import OF_GENERATION, SamplingSettings
 from pipeline.training.evaluation.measure import METRICS
-from pipeline.training.evaluation.table import TITLES, ResultRow
+from pipeline.training.evaluation.table import TITLES, ResultRow, cells
 
 MOST_VALUES = 50
 OPTIONS = tuple(name for name in SamplingSettings.model_fields if name not in OF_GENERATION)
@@ -62,16 +62,13 @@ def _value(text: str, option: str, one: str) -> float:
 
 def to_long_csv(rows: Mapping[str, ResultRow]) -> str:
     """Return a line for each model, option, value and metric."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["model", "option", "value", "metric", "mean", "error", "sentences"])
-    for row in rows.values():
-        if row.swept is not None:
-            for name, one in row.figures.items():
-                numbers = [None if math.isnan(value) else f"{value:.6g}" for value in (one.mean, one.error)]
-                swept = row.swept
-                writer.writerow([swept.model, swept.option, swept.shown, name, *numbers, one.sentences])
-    return file.getvalue()
+    lines = (
+        [row.swept.model, row.swept.option, row.swept.shown, name, *cells(one), one.sentences]
+        for row in rows.values()
+        if row.swept is not None
+        for name, one in row.figures.items()
+    )
+    return csv_text([["model", "option", "value", "metric", "mean", "error", "sentences"], *lines])
 
 
 def to_svg(rows: Mapping[str, ResultRow]) -> bytes:

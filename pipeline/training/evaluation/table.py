@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pipeline.base.formats import counted, plain
+from pipeline.base.formats import counted, csv_text, plain
 from pipeline.base.messages import print_plain
 from pipeline.console.tables import Line, print_columns
 from pipeline.training.evaluation.measure import METRICS, MetricValue
@@ -147,28 +145,28 @@ def _groups_of(row: ResultRow) -> dict[str, dict[str, Any]]:
 
 def to_groups_csv(rows: dict[str, ResultRow], by: str) -> str:
     """Return a line for each predictor, group and metric."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["model", by, "metric", "mean", "error", "sentences"])
-    for model, row in rows.items():
-        for name, figure in row.figures.items():
-            for group, one in figure.groups.items():
-                numbers = (None if math.isnan(value) else f"{value:.6g}" for value in (one.mean, one.error))
-                writer.writerow([model, group, name, *numbers, one.sentences])
-    return file.getvalue()
+    lines = (
+        [model, group, name, *cells(one), one.sentences]
+        for model, row in rows.items()
+        for name, figure in row.figures.items()
+        for group, one in figure.groups.items()
+    )
+    return csv_text([["model", by, "metric", "mean", "error", "sentences"], *lines])
 
 
 def to_csv(rows: dict[str, ResultRow]) -> str:
     """Return a line per predictor, with two columns per metric."""
-    file = io.StringIO()
     names = _names(rows)
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["model", "steps", *(one for name in names for one in (name, f"{name}_error"))])
-    for model, row in rows.items():
-        figures = [row.figures.get(name, UNDEFINED) for name in names]
-        numbers = [value for figure in figures for value in (figure.mean, figure.error)]
-        writer.writerow([model, row.steps, *(None if math.isnan(value) else f"{value:.6g}" for value in numbers)])
-    return file.getvalue()
+    lines = (
+        [model, row.steps, *(cell for name in names for cell in cells(row.figures.get(name, UNDEFINED)))]
+        for model, row in rows.items()
+    )
+    return csv_text([["model", "steps", *(one for name in names for one in (name, f"{name}_error"))], *lines])
+
+
+def cells(figure: MetricValue) -> list[str | None]:
+    """Return a mean and its error for a table in CSV, in six digits; None for what is not defined."""
+    return [None if math.isnan(value) else f"{value:.6g}" for value in (figure.mean, figure.error)]
 
 
 def _names(rows: dict[str, ResultRow]) -> list[str]:
