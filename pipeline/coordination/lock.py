@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.base.errors import CorpusError, PipelineError, visible
+from pipeline.base.formats import plain
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease, Leases, beats
 from pipeline.storage.store import Store
@@ -30,6 +31,7 @@ FOLDER = "lock"
 NAME = "run"
 LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
+_SHOWN = 80  # characters of what a lease says of its holder
 COMMANDS = {"gc": "gc --delete", "purge": "purge", "repair": "verify --repair", "retry": "retry"}  # by what a lock says
 
 _log = logging.getLogger(__name__)
@@ -235,10 +237,12 @@ def _not_known(store: Store, holder: dict[str, Any], why: str) -> str:
 def described(holder: dict[str, Any]) -> str:
     """Say since when and by whom something is held, as far as its lease says so."""
     if not ("jobs" in holder or {"user", "host", "pid"} <= holder.keys()):
-        return f"by somebody whose lease {holder.get('lease', '')} is damaged"
-    since = f"since {holder['since']} " if "since" in holder else ""
+        lease = holder.get("lease")
+        return f"by somebody whose lease {lease} is damaged" if lease else "by somebody whose lease does not name them"
+    user, host = (plain(holder.get(one, other), _SHOWN) for one, other in (("user", "somebody"), ("host", "a cluster")))
+    since = f"since {plain(holder['since'], _SHOWN)} " if "since" in holder else ""
     where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder['pid']}"
-    return f"{since}by {holder.get('user', 'somebody')} on {holder.get('host', 'a cluster')} ({where})"
+    return f"{since}by {user} on {host} ({where})"
 
 
 def ask_to_stop(store: Store, run: str, why: str = "cancelled") -> None:

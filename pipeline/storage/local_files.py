@@ -54,7 +54,7 @@ _KINDS = {
     stat.S_IFSOCK: "socket",
     stat.S_IFCHR: "device",
     stat.S_IFBLK: "device",
-    stat.S_IFLNK: "link in a circle",
+    stat.S_IFLNK: "link to nothing",
 }
 
 
@@ -68,6 +68,19 @@ def mode_of(full: str) -> int:
         if error.errno == errno.ELOOP:
             return stat.S_IFLNK
         raise
+
+
+def in_the_way(full: str) -> int:
+    """Return the mode of what has a name without being a file, so that no file of that name can be created; 0 for a
+    file, and for nothing.
+    """
+    if not os.path.lexists(full):
+        return 0
+    try:
+        mode = mode_of(full)
+    except FileNotFoundError:
+        mode = stat.S_IFLNK if Path(full).is_symlink() else stat.S_IFREG
+    return 0 if stat.S_ISREG(mode) else mode
 
 
 def not_a_file(where: str, mode: int) -> DamagedError:

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError, is_utf8
 from pipeline.storage import retry
-from pipeline.storage.local_files import TO_WRITE, mode_of, not_a_file, sync_folder, walk
+from pipeline.storage.local_files import TO_WRITE, in_the_way, mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
 REMEDIES = {
@@ -174,6 +174,8 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Write a whole file unless the name exists. Returns True for the one writer that created it.
 
+        Raises `DamagedError` if what has the name is no file, but a folder, a pipe or a link to nothing.
+
         The data must differ from any other writer's: on object stores, a writer whose answer was lost recognises its
         own file by its content.
         """
@@ -182,6 +184,8 @@ class Store:
                 try:
                     os.link(temporary, self._full(path))
                 except FileExistsError:
+                    if mode := in_the_way(self._full(path)):  # or who creates the next name would wait for ever
+                        raise not_a_file(f"{self.url}/{path}", mode) from None
                     return temporary.stat().st_nlink > 1
             return True
         return self._create(path, data) or (bool(data) and self._holds(path, data))

@@ -68,6 +68,8 @@ def read_marker(store: Store, path: str) -> Marker:
         raise CorpusError(f"{where} is damaged ({said_of(error)}); {remedy}") from error
     if path != f"{folder}/{name_of(marker.step)}.json":
         raise CorpusError(f"{where} is damaged: it says that it is of step {marker.step}; {remedy}")
+    if PLAN not in marker.files:
+        raise CorpusError(f"{where} is damaged: it vouches for no {PLAN}, which every checkpoint has; {remedy}")
     named(marker.folder, folder, rf"{name_of(marker.step)}\.[0-9a-f]{{6}}", by=where, remedy=remedy)
     for file in marker.files:
         named(f"{marker.folder}/{file}", marker.folder, rf"{SHARE.pattern}|{re.escape(PLAN)}", by=where, remedy=remedy)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.base.errors import CorpusError, PipelineError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, PipelineError, StorageError
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.coordination.lock import CANCEL, check_held, holder_info, locked, set_holder, take_lock
@@ -208,6 +208,28 @@ def test_a_damaged_lease_holds_by_its_heartbeats(content: str, tmp_path: Path) -
         take_lock(store, SECONDS, holder_info())
     os.utime(tmp_path / lease.path, (time.time() - 60,) * 2)
     assert take_lock(store, SECONDS, holder_info()).generation == 1
+
+
+def test_what_is_no_lease_in_the_place_of_the_next_one_is_told(tmp_path: Path) -> None:
+    """A folder was taken for a process that is faster, for ever."""
+    store = Store(str(tmp_path))
+    take_lock(store, SECONDS, holder_info()).release()
+    place = tmp_path / "lock/run-001.lease"
+    place.mkdir()
+    with pytest.raises(DamagedError, match=r"run-001\.lease is damaged \(it is a folder, not a file\); move it away"):
+        take_lock(store, SECONDS, holder_info())
+    place.rmdir()
+    place.symlink_to("nowhere")
+    with pytest.raises(DamagedError, match="it is a link to nothing, not a file"):
+        take_lock(store, SECONDS, holder_info())
+
+
+def test_a_holder_cannot_control_a_terminal(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    take_lock(store, SECONDS, {"user": "ada\x1b[2J\nsafe", "host": "h" * 10_000, "pid": 1})
+    with pytest.raises(CorpusError, match="by ada") as told:
+        take_lock(store, SECONDS, holder_info())
+    assert not set(str(told.value)) & {"\x1b", "\n"} and len(str(told.value)) < 1000
 
 
 @pytest.mark.parametrize("moment", ["_with_launcher", "set_holder"])

@@ -136,6 +136,13 @@ def test_a_marker_deletes_no_folder_but_its_own(stopped: Path, where: str) -> No
     assert all((place / "thesis.txt").exists() for place in (places[0], places[2]))
 
 
+def test_a_marker_that_vouches_for_nothing_is_found(stopped: Path) -> None:
+    changed(stopped, files={})
+    for done in (pipeline("verify", stopped.parents[1]), go_on(stopped)):
+        told = " ".join(said(done).split())
+        assert done.returncode == 1 and "it vouches for no plan.json, which every checkpoint has" in told, told
+
+
 def test_links_are_not_followed_when_folders_go(stopped: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
