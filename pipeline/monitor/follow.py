@@ -186,6 +186,8 @@ def _ended_early(state: RunState) -> str:
     word = state.jobs.get(jobs[-1], "").partition(" ")[0]
     if len(jobs) == 1 or word not in OVER or word == "COMPLETED":
         return ""
+    if state.stopped:
+        return f"it was {state.stopped}: its jobs are ending"
     return (
         f"job {jobs[-1]}, which decides what comes next, is {word}: once the other jobs have ended, run the same "
         "command again"

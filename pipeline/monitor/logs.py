@@ -238,12 +238,9 @@ def _when_written(store: Store, run: str) -> str:
     launcher = launcher_of(store, run)
     if launcher.kind != "slurm":
         return f"a run that one process drives writes them about every {duration(EVENT_SECONDS)}"
-    beat = duration(launcher.lease_seconds / BEATS)
+    when = f"workers write theirs at every heartbeat, {duration(launcher.lease_seconds / BEATS)} apart"
     names = [path.rpartition("/")[2].removesuffix(".json") for path in _workers(store, run)]
-    if not names:
-        return f"no worker has begun yet; each will write its events at every heartbeat, {beat} apart"
-    those = f"{counted(len(names), 'worker')} ({_some(names)})"
-    return f"{those} will write them at every heartbeat, {beat} apart"
+    return f"{when}; {f'{len(names)} began: {_some(names)}' if names else 'none has begun'}"
 
 
 def _some(names: list[str]) -> str:

@@ -188,6 +188,7 @@ class RunWatcher:
         if state.over or self.store.exists(summary):
             ended = read_summary(self.store, run)
             state.summary = ended.model_dump() if ended else None
+        if state.over or state.summary or holder.get("jobs"):
             state.stopped = who_stopped(self.store, run)
         if state.lost and holder.get("jobs") and state.summary is None:
             state.lost = self._last_words(holder, begun=bool(state.phases))
@@ -247,7 +248,9 @@ class RunWatcher:
         if stopped:
             return f"it was {stopped}; its jobs are over"
         if begun:
-            what = f"its jobs are over, but job {job}, which decides what comes next, failed or was cancelled"
+            ended = self._jobs.get(job, "")
+            how = f"is {ended}" if ended and ended != "COMPLETED" else "failed or was cancelled"
+            what = f"its jobs are over, but job {job}, which decides what comes next, {how}"
         else:
             what = (
                 f"its first job ({job}) ended without having written anything: the nodes do not see {self.store.url}, "

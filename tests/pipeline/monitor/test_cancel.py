@@ -155,7 +155,7 @@ def test_who_watches_a_cancelled_run_on_slurm_is_told_who_cancelled_it(make_conf
         lambda jobs: dict.fromkeys(jobs, "CANCELLED by 0"), lambda jobs: None, lambda *_: [], lambda *_: Path()
     )
     before = RunWatcher(store, over).poll()
-    assert before and "failed or was cancelled" in before.lost, "nobody has said so"
+    assert before and "job 7, which decides what comes next, is CANCELLED by 0" in before.lost, "nobody has said so"
     ask_to_stop(store, run)
     after = RunWatcher(store, over).poll()
     assert after and re.fullmatch(r"it was cancelled by \S+ on \S+ at [0-9:]+ UTC; its jobs are over", after.lost)

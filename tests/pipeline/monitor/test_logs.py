@@ -103,8 +103,10 @@ def test_when_events_of_several_workers_come(make_config: MakeConfig) -> None:
     path = light(make_config)
     store, _, folder = order_phase(path)
     shown = pipeline("logs", path).stdout
-    assert "no worker has begun yet; each will write its events at every heartbeat" in shown
+    assert "workers write theirs at every heartbeat, 1 s apart; none has begun" in shown
     for name in ("7_0", "7_1"):
         store.write(f"{folder}/workers/{name}.json", b"{}")
     shown = pipeline("logs", path).stdout
-    assert "2 workers (7_0, 7_1) will write them at every heartbeat" in shown and "half minute" not in shown
+    assert (
+        "workers write theirs at every heartbeat, 1 s apart; 2 began: 7_0, 7_1" in shown and "half minute" not in shown
+    )

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
 from pipeline.coordination.leases import Leases
-from pipeline.coordination.lock import holder_info, set_holder, take_lock
+from pipeline.coordination.lock import ask_to_stop, holder_info, set_holder, take_lock
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
 from pipeline.monitor.follow import pause_after, show_run
@@ -90,6 +90,10 @@ def test_a_scheduler_job_that_is_cancelled_while_its_array_works_is_told_at_once
     told = "job 7, which decides what comes next, is CANCELLED: once the other jobs have ended, run the same command"
     assert shown("CANCELLED by 0").count(told) == 1 and "being decided" not in shown("CANCELLED by 0")
     assert "decides what comes next" not in shown("PENDING (Dependency)")
+    ask_to_stop(store, run)
+    told = shown("CANCELLED by 0")
+    assert told.count("it was cancelled by ") == 1 and ": its jobs are ending" in told
+    assert "decides what comes next" not in told and "run the same command" not in told
 
 
 def test_the_view_of_a_slow_store_is_polled_less_often_but_does_not_go_quiet() -> None:
