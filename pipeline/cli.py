@@ -55,6 +55,7 @@ def top(
 
 
 GARBAGE = 20_000  # objects between collections: at Python's 700, imports alone take 0.1 s longer
+COMPLETING = "_PIPELINE_COMPLETE"  # set by the scripts that complete commands in a shell
 SPINS = 1000  # as libgomp itself takes when one process has more threads than there are cores
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows them
     "Work on a corpus": (run.run, run.plan, monitor.status, monitor.logs, run.cancel, run.retry),
@@ -126,6 +127,8 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)  # or Python looks through all modules for garbage before it ends
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches all installed packages for some
+    if COMPLETING in os.environ:
+        os.environ["COLUMNS"] = "1000"  # or descriptions are wrapped, and fish offers each line's first word
     try:
         result: Any = app(standalone_mode=True)
     except ModuleNotFoundError as error:

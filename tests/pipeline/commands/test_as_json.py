@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
-from tests.support.cli import pipeline, said
+from tests.support.cli import pipeline, pipeline_process, said
 
 KEYS = {
     "status": "corpus name fine run accounting trainings exports",
@@ -85,6 +85,23 @@ def test_what_is_wrong_has_the_exit_code_it_has_without(corpus: Path, tmp_path: 
     for command, options in (("status", ["--watch"]), ("inspect", ["--to", tmp_path / "x.csv"])):
         refused = pipeline(command, corpus, *options, "--json")
         assert refused.returncode == 2 and "--json" in refused.stderr and not refused.stdout
+
+
+@pytest.mark.parametrize(("shell", "line"), [("bash", "--refit"), ("zsh", '"--refit":"'), ("fish", "--refit\t")])
+def test_shells_complete_commands_and_options(shell: str, line: str) -> None:
+    """One candidate per line, also where its description is longer than a terminal is wide."""
+
+    def completed(*words: str) -> list[str]:
+        asked = {
+            "_PIPELINE_COMPLETE": f"complete_{shell}", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
+            "_TYPER_COMPLETE_ARGS": " ".join(words), "_TYPER_COMPLETE_FISH_ACTION": "get-args", "COLUMNS": "80",
+        }  # fmt: skip
+        return pipeline_process(env=asked).stdout.splitlines()
+
+    options = completed("pipeline", "run", "--")
+    assert any(one.removeprefix("_arguments '*: :((").startswith(line) for one in options), options
+    assert all("--" in one for one in options), options
+    assert "plan" in completed("pipeline", "pl")[0]
 
 
 def test_completion_is_offered() -> None:
