@@ -302,16 +302,19 @@ def _ahead(store: Store) -> float:
 
 
 def _started(run: str, now: float) -> float:
-    """Return when a run began, as its name says; the present time if a person named the folder."""
+    """Return when a run began, as its name says; the present time if a person named the folder, or if that would be
+    later, by the clock of another machine.
+    """
     name = run.rpartition("/")[2].partition("-")[0]
     try:
-        return datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp()
+        return min(now, datetime.strptime(name, "%Y%m%dT%H%M%S.%f").replace(tzinfo=UTC).timestamp())
     except ValueError:
         return now
 
 
 def _since(holder: dict[str, Any], now: float) -> float:
+    """Return since when a command has held the corpus, as `_started` does."""
     try:
-        return datetime.fromisoformat(holder["since"]).timestamp()
+        return min(now, datetime.fromisoformat(holder["since"]).timestamp())
     except (KeyError, ValueError):
         return now

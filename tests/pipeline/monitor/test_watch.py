@@ -178,6 +178,18 @@ def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: Mak
 
 
 @pytest.mark.usefixtures("slurm")
+def test_a_run_of_a_machine_whose_clock_is_ahead_has_not_lasted_less_than_nothing(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    who = holder_info(launcher="inline") | {"since": "2999-01-01T00:00:00+00:00"}
+    lease = take_lock(store, 60, who)
+    named = "runs/29990101T000000.000000-012345"
+    store.write(f"{named}/corpus.yaml", b"{input: [], launcher: {kind: inline, lease_seconds: 60}}")
+    for run in (None, named):
+        set_holder(lease, who | {"run": run})
+        state = RunWatcher(store, cluster(running)).poll()
+        assert state and state.started <= state.now
+
+
 def test_a_first_job_that_cannot_start_is_found_out(make_config: MakeConfig) -> None:
     launcher = SLURM | {"time": "5", "setup": ["echo no module named cuda-99", "exit 3"]}
     shown = pipeline("run", make_config(launcher=launcher), "--wait")
