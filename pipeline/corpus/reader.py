@@ -168,9 +168,10 @@ class Corpus:
         return parse(text, types, origin, absent=absent, kept=list(self.kept_types))
 
     def check_has_parts(self) -> None:
-        """Raise `CorpusError` if no part is finished yet."""
+        """Raise `CorpusError` if no part is finished yet, or there will be none: no document has a sentence."""
         if not self.parts:
-            raise CorpusError(f"{self.url} has no finished part yet; see: pipeline status {self.url}")
+            what = "has no finished part yet" if self.chunks.total.get(f"{SEGMENT}/left") else "has no sentence"
+            raise CorpusError(f"{self.url} {what}; see: pipeline status {self.url}")
 
     def table(self, *columns: str, part: str | int | None = None) -> pa.Table:
         """Return columns side by side (all row columns, if none is named).

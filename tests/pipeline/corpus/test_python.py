@@ -56,7 +56,7 @@ def test_an_empty_corpus_is_not_false(tmp_path: Path) -> None:
     bring_up_to_date(write_config(tmp_path, autobleu=None))
     empty = Corpus(str(tmp_path / "out"))
     assert empty and len(empty) == 0 and "0 sentences in 0 parts; columns: none yet" in repr(empty)
-    with pytest.raises(CorpusError, match="has no finished part"):
+    with pytest.raises(CorpusError, match="out has no sentence; see: pipeline status"):
         empty.to_arrow()
 
 
