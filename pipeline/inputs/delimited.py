@@ -48,8 +48,8 @@ def read_delimited(data: bytes) -> tuple[pa.Table, str, bool]:
         text = data.decode(encoding or "utf-8-sig").lstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"byte {error.start} is no {error.encoding.upper()}; convert the text to UTF-8 first: iconv -f ENCODING -t "
-            "UTF-8 (unpack a compressed file before that)"
+            f"byte {error.start} is not {error.encoding.upper()}; convert the file to UTF-8 first: iconv -f ENCODING "
+            "-t UTF-8 FILE > NEW (Excel's CSV is often in WINDOWS-1252; unpack a compressed file before that)"
         ) from error
     csv.field_size_limit(sys.maxsize)
     stated = _STATED.match(text)
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     except (PipelineError, *DECODE_ERRORS) as error:
         print(f"{source}: {error}", file=sys.stderr)
         return 1
-    how = _SAID.get(separator, f"separated by {separator}")
+    how = _SAID.get(separator, f"separated by '{separator}'")
     marks = "" if quoted else ", in which quotation marks are text"
     print(f"{target}: {counted(table.num_rows, 'row')} of {source}, {how}{marks}; columns: {table.column_names}")
     return 0

@@ -37,7 +37,7 @@ FORMATS = {
     ".txt": "text",
     ".md": "text",
 }
-_DELIMITED = "a table becomes Parquet by: python -m pipeline.inputs.delimited IN{} OUT.parquet"
+_DELIMITED = "a table becomes Parquet by: python -m pipeline.inputs.delimited IN.csv OUT.parquet"
 _EXCEL = (  # values as they are: 007 is no number, and NA no missing value
     "a table becomes Parquet by: python -c \"import pandas; pandas.read_excel('IN.xlsx', dtype=str, "
     "keep_default_na=False).to_parquet('OUT.parquet')\""
@@ -55,7 +55,7 @@ _ARROW = (
     "f.seek(0); pq.write_table(read(f).read_all(), 'OUT.parquet')\""
 )
 _CONVERTED = {
-    **{kind: _DELIMITED.format(kind) for kind in (".csv", ".tsv")},
+    **dict.fromkeys((".csv", ".tsv"), _DELIMITED),
     ".xlsx": _EXCEL,
     **dict.fromkeys((".arrow", ".feather", ".ipc"), _ARROW),
     **dict.fromkeys((".zip", ".tar", ".tgz"), _UNPACK),

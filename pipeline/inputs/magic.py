@@ -143,13 +143,14 @@ def mend_file(raw: bytes, lang: str | None, compressed: bool) -> str:
         return other
     usual = usual_encodings(lang)
     guess = f"its encoding, perhaps {' or '.join(usual)} (a guess from {lang}: look at the result)"
-    source = marked or (guess if usual else "its encoding, which has to be known")
+    source = marked or (guess if usual else "its encoding, which you have to know")
     begins = f"it begins like {marked} text: " if marked else ""
     if compressed:
         return f"{begins}decompress it, and convert it to UTF-8 from {source}"
     if marked:
         return f"{begins}convert it to {to_utf8(marked)}"
-    return f"convert it from {source} to {to_utf8(usual[0] if usual else 'ENCODING')}"
+    command = to_utf8(usual[0] if usual else "ENCODING")
+    return f"convert it from {source} to {command}" if usual else f"convert it to {command} from {source}"
 
 
 def mend_line(raw: bytes, lang: str | None) -> str:

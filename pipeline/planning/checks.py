@@ -52,6 +52,7 @@ from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, shipped_lcm_cards
 from stages.segment.sat.card import load_sat_card, shipped_sat_cards
 from stages.sonar.card import ModelCard, load_card, shipped_cards
+from stages.sonar.tokenizer import check_tokenizer
 
 CARD = (".yaml", ".yml")
 _OF_INPUT = re.compile(r": (unknown key )?input\b")  # mistakes in the section input
@@ -161,11 +162,14 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
     encoder = cards.get(config.encode.model) if config.encode else None
     unlike: list[Problem] = []
     for section, name in asked:
-        if encoder and name in cards:
+        if name in cards:
             try:
-                cards[name].check_encoder(encoder, f"{section}.model")
+                check_tokenizer(cards[name])
+                if encoder:
+                    cards[name].check_encoder(encoder, f"{section}.model")
             except CardError as error:
-                unlike.append(((section, "model"), str(error)))
+                if not any(told.endswith(str(error)) for _, told in unlike):
+                    unlike.append(((section, "model"), str(error)))
     others: list[tuple[tuple[str, str], str, Callable[[str], object], Collection[str]]] = []
     if config.segment.uses_sat:
         others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))

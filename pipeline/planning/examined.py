@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class Texts:
             text: its text.
             sentences: how many sentences it probably has.
         """
-        self.characters[lang] += len(text)
+        self.characters[lang] += len(unicodedata.normalize("NFC", text))
         add_beginning(self.first, lang, text)
         self.sentences += sentences
 

@@ -32,6 +32,7 @@ from pipeline.storage.store import Store
 NEW = "new"
 PURGED = "documents were purged"
 IDS = "other ids than before occur in earlier documents too"
+_OF_ALL = {"keep": "keep of all inputs", "keep_types": "types in keep of all inputs"}  # keys of recipes: what they are
 
 
 @dataclass
@@ -99,7 +100,14 @@ def _share(state: States, last: Earlier, chunk: Chunk) -> float:
 def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
     if recipe == fingerprint(now):
         return []
-    return difference(saved_recipe(store, SEGMENT, recipe), now) or ["recipe changed"]
+    before = saved_recipe(store, SEGMENT, recipe)
+    if before is None:
+        return ["recipe changed"]
+    if before.get("input", {}).get("keep") == now["input"].get("keep"):  # another input keeps something else
+        old, new = ({_OF_ALL.get(key, key): value for key, value in one.items()} for one in (before, now))
+    else:
+        old, new = ({key: value for key, value in one.items() if key not in _OF_ALL} for one in (before, now))
+    return difference(old, new) or ["recipe changed"]
 
 
 def _of_data(last: Earlier, chunk: Chunk) -> list[str]:

@@ -18,7 +18,13 @@ from stages.cores import cores
 from stages.sonar.card import ModelCard
 from stages.sonar.ids import BEGIN, END, PAD, UNKNOWN
 
-__all__ = ["BEGIN", "END", "PAD", "UNKNOWN", "SonarTokenizer"]
+__all__ = ["BEGIN", "END", "PAD", "UNKNOWN", "SonarTokenizer", "check_tokenizer"]
+
+
+def check_tokenizer(card: ModelCard) -> None:
+    """Raise `CardError` if the tokenizer's file is on this machine and is another one than the card describes."""
+    if card.path("tokenizer").is_file():
+        SonarTokenizer(card)
 
 
 class SonarTokenizer:

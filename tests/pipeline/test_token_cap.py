@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import random
+import unicodedata
 from pathlib import Path
 
 import pytest
 
-from stages.segment.token_cap import cut_by_tokens
+from stages.segment.token_cap import add_beginning, cut_by_tokens
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline
 
@@ -42,6 +43,22 @@ def test_one_odd_document_is_not_taken_for_its_language(make_config: MakeConfig,
     pipeline("run", path)
     assert pipeline("report", path).returncode == 0
     assert "characters per token" not in next((tmp_path / "out").rglob("*.html")).read_text()
+
+
+def test_one_warning_names_all_languages_with_the_worst_first() -> None:
+    counts = {"eng_Latn": (400, 100), "heb_Hebr": (70, 100), "kat_Geor": (40, 100), "tha_Thai": (4, 99)}
+    (one,) = cut_by_tokens(counts, 128, "m")
+    assert one.startswith(
+        "kat_Geor: 0.4, heb_Hebr: 0.7 characters per token of m, so segment.max_tokens (128) cuts sentences at about "
+        "50 to 88 characters; the model hardly knows these 2 languages"
+    )
+
+
+def test_tokens_are_those_of_composed_text() -> None:
+    french = "Café résumé naïve: l'été, où êtes-vous allés? " * 20
+    texts: dict[str, str] = {}
+    add_beginning(texts, "fra_Latn", unicodedata.normalize("NFD", french))
+    assert texts["fra_Latn"] == french
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError
-from pipeline.base.formats import number
+from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import Plans
 from pipeline.corpus.fingerprint import fingerprint
@@ -239,8 +239,8 @@ def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where"
     purged = sum(map(len, corpus.tombstones.by_chunk.values()))
     if purged:
         raise CorpusError(
-            f"{corpus.url}: {purged} purged documents are still in files, which the next run writes again; do that "
-            "first: pipeline run corpus.yaml"
+            f"{corpus.url}: files still hold {counted(purged, 'purged document')}, and the next run writes them again; "
+            "do that first: pipeline run corpus.yaml"
         )
     return Selection(corpus, select, origin)
 

@@ -76,7 +76,7 @@ def test_quotation_marks_that_enclose_no_field_stay(encoding: str, written: str,
         (b'id,text\n1,"abc\n2,def\n', "line 3: unexpected end of data"),
         (b'id\ttext\n1\t"Well,\n2\tTwo\tmore\n3\t"Yes\n', "line 4: "),
         (b"sep=,\nid,text\n1,One,two\n", "line 3 has 3 fields, the first one 2"),
-        (b"id,text\n1,Stra\xdfe\n", "byte 14 is no UTF-8; convert the text to UTF-8 first"),
+        (b"id,text\n1,Stra\xdfe\n", "byte 14 is not UTF-8; convert the file to UTF-8 first: iconv"),
         (b"text,text\n1,One\n", "does not name each column once, but has these: ['text']"),
         (b"", "there is no line with the names of columns"),
         (b"\n\n", "there is no line with the names of columns"),
@@ -109,7 +109,7 @@ def test_a_compressed_file_that_was_cut_is_refused(tmp_path: Path, capsys: pytes
 
 
 def test_the_advice_is_a_command_that_works(tmp_path: Path) -> None:
-    (tmp_path / "IN.tsv").write_text("id\ttext\n1\tOne.\n")
+    (tmp_path / "IN.csv").write_text("id\ttext\n1\tOne.\n")
     command = format_hint("in.tsv").partition(": python ")[2].split()
     subprocess.run([sys.executable, *command], check=True, cwd=tmp_path)
     assert pq.read_table(tmp_path / "OUT.parquet").to_pylist() == [{"id": "1", "text": "One."}]

@@ -95,8 +95,8 @@ def test_a_file_that_is_not_what_its_name_says_gets_a_hint(tmp_path: Path, name:
         ("pol_Latn", "cp1250", "(iconv -f WINDOWS-1250 -t"),
         ("tur_Latn", "cp1254", "(iconv -f WINDOWS-1254 -t"),
         ("deu_Latn", "cp1252", "(iconv -f WINDOWS-1252 -t"),
-        ("kat_Geor", "latin-1", "from its encoding, which has to be known to UTF-8 (iconv -f ENCODING -t UTF-8 FILE >"),
-        ("detect", "cp1251", "from its encoding, which has to be known to UTF-8 (iconv -f ENCODING -t UTF-8 FILE >"),
+        ("kat_Geor", "latin-1", "UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW) from its encoding, which you"),
+        ("detect", "cp1251", "UTF-8 (iconv -f ENCODING -t UTF-8 FILE > NEW) from its encoding, which you"),
     ],
 )
 def test_an_encoding_is_guessed_from_the_stated_language(tmp_path: Path, lang: str, encoding: str, words: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from pipeline.base.errors import ConfigError
 from pipeline.doctor import examine
@@ -131,6 +132,13 @@ def test_a_decoder_of_another_encoder(make_config: MakeConfig) -> None:
     (one,) = problems(path, "fragility.model=sonar-tiny-noised", "autobleu.model=sonar-tiny-1")
     assert told.replace("fragility", "autobleu") in one
     assert not problems(path, "fragility.model=sonar-tiny-noised", "autobleu.model=sonar-tiny")
+
+
+def test_a_card_with_more_languages_than_its_vocabulary_has_room_for(make_config: MakeConfig, tmp_path: Path) -> None:
+    languages = ["eng_Latn", "deu_Latn", "fra_Latn", "rus_Cyrl", "zho_Hans", "jpn_Jpan"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": "sonar-tiny", "name": "mine", "languages": languages}))
+    (one,) = problems(make_config(), "encode.model=mine.yaml")
+    assert "card mine: 8000 pieces and 6 languages need ids up to 8006, vocab_size is 8006; correct vocab_size" in one
 
 
 def test_weights_in_place_of_their_card(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_what_becomes_stale(make_config: MakeConfig) -> None:
     assert left(path, "split.test=0.5")["segment"] == 3
 
 
+def test_a_column_that_is_kept_is_one_reason(make_config: MakeConfig, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_jsonl(tmp_path / f"two/{name}.jsonl", [{"id": name, "text": "One. Two.", "year": 2010, "site": "x"}])
+    both = [{"path": f"two/{name}.jsonl", "id": "id", "lang": "eng_Latn", "keep": ["year"]} for name in ("a", "b")]
+    path = make_config(input=both, encode=None, autobleu=None)
+    bring_up_to_date(path)
+    assert sorted(reasons(path, "segment", "input.0.keep={year: int32, site: auto}")) == [
+        'input.keep: ["year"] → {"year": "int32", "site": "auto"}',
+        'keep of all inputs: ["year"] → ["site", "year"]',
+        'types in keep of all inputs: (none) → {"year": "int32"}',
+    ]
+
+
 def test_text_that_stays_the_same_is_not_encoded_again(make_config: MakeConfig) -> None:
     path = make_config()
     bring_up_to_date(path)
