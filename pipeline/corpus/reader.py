@@ -44,6 +44,7 @@ from pipeline.corpus.part_reader import (
     with_kept,
 )
 from pipeline.corpus.receipts import DataFile
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import PartState, SharedReading, States, View, read_state
 from pipeline.corpus.tombstones import Tombstones, read_tombstones
