@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.base.errors import CorpusError, visible
-from pipeline.storage.records import parse_json, read_json
+from pipeline.storage.records import parse_json, read_json, sealed
 from pipeline.storage.store import Store
 
 FOLDER = "train"
@@ -60,7 +60,7 @@ class Job(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^[0-9]+(_[0-9]+)?$")]  # scancel would take --me for an option
     folder: str
     code: str
 
@@ -164,7 +164,7 @@ def write_job(store: Store, run: str, job: Job) -> None:
         run: the folder of the training.
         job: the job's id, and the folder of its logs.
     """
-    store.write(f"{run}/{JOB}", job.model_dump_json(indent=1).encode())
+    store.write(f"{run}/{JOB}", sealed(job.model_dump_json(indent=1)))
 
 
 def record_failure(store: Store, run: str, why: str) -> None:

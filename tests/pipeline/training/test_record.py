@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from pipeline.base.errors import ConfigError
+from pipeline.base.errors import ConfigError, DamagedError
 from pipeline.storage.store import Store
 from pipeline.training.evaluation.export_model import place_of
 from pipeline.training.record import located
+from pipeline.training.status import Job, read_job, write_job
 from stages.lcm.card import trained_lcms
 
 
@@ -55,3 +57,18 @@ def test_a_model_in_a_folder_of_two_levels_is_not_looked_for_in_the_working_dire
 def test_no_place_is_not_the_working_directory() -> None:
     with pytest.raises(ConfigError, match="the place of a corpus is empty"):
         Store("")
+
+
+def test_the_job_of_a_training_is_a_number_and_sealed(tmp_path: Path) -> None:
+    """What it says is given to scancel: `--me` would end all jobs of a user, another digit somebody else's."""
+    store, path = Store(str(tmp_path)), tmp_path / "train/x/job.json"
+    written = Job(id="205", folder="/logs", code="0" * 32)
+    write_job(store, "train/x", written)
+    assert read_job(store, "train/x") == written
+    path.write_text(path.read_text().replace("205", "206"))
+    with pytest.raises(DamagedError, match=r"job\.json is damaged .*delete it, if SLURM runs no job"):
+        read_job(store, "train/x")
+    for wrong in ("--me", "205 206", "205\n", ""):
+        path.write_text(json.dumps({"id": wrong, "folder": "/logs", "code": ""}))
+        with pytest.raises(DamagedError, match=r"job\.json is damaged \(id: "):
+            read_job(store, "train/x")
