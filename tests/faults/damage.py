@@ -409,12 +409,13 @@ def looked_at(kinds: list[str]) -> dict[tuple[str, str], Seen]:
 
 
 def main() -> None:
-    """Write the page, in two processes."""
+    """Write the page, in two processes; what it says of kills stays."""
     kinds = list(KINDS)
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         first, second = pool.map(looked_at, (kinds[::2], kinds[1::2]))
-    table = first | second
-    Path(sys.argv[1]).write_text(page({key: table[key] for key in sorted(table, key=_place)}), "utf-8")
+    table, path = first | second, Path(sys.argv[1])
+    _, heading, kills = path.read_text("utf-8").partition("\n## Kills") if path.exists() else ("", "", "")
+    path.write_text(page({key: table[key] for key in sorted(table, key=_place)}) + heading + kills, "utf-8")
 
 
 def _place(key: tuple[str, str]) -> tuple[int, int]:
