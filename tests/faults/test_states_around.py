@@ -36,7 +36,7 @@ FORMATS = {"parquet": 4, "lcm": 6, "sonar-llm": 8, "hub": 8, "numpy": 6, "webdat
 
 # arguments, what is done before, the files that are made, and how many changes there are at least
 COMMANDS = {
-    "evaluate": (("evaluate", "corpus.yaml", *ON_VALIDATION, "--metrics", "l2"), (), "out/train/m/evaluation/*", 4),
+    "evaluate": (("evaluate", "corpus.yaml", *ON_VALIDATION, "--metrics", "l2"), (), "out/train/m/evaluation/*", 2),
     "report --interactive": (("report", "corpus.yaml", "--interactive"), (), "out/report/*", 1),
     "export-model": (("export-model", "corpus.yaml", "--model", "m", "--to", "made"), (), "made/**/*", 5),
     "compare-decoders": (
