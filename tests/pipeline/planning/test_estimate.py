@@ -429,3 +429,14 @@ def test_tokens_are_those_of_the_chunks_that_are_left(tmp_path: Path, folded: bo
     write_jsonl(tmp_path / "in/long2.jsonl", [{"id": f"more{n}", "text": f"{long}. " * 20} for n in range(20)])
     more = estimate_of(make_plan(load_config(config())))
     assert more.documents == 0 and more.tokens == pytest.approx(more.sentences * tokens.mean(), rel=0.01)
+
+
+def test_bytes_of_a_new_corpus_are_those_of_compressed_columns(tmp_path: Path) -> None:
+    as_jsonl(tmp_path, sample_documents("libreoffice-eng", 300))
+    source = {"path": "in.jsonl", "id": "id", "lang": "eng_Latn"}
+    path = write_config(tmp_path, input=[source], autobleu=None, encode=None, part_sentences=100_000)
+    expected = estimate_of(make_plan(load_config(path))).stored_bytes
+    bring_up_to_date(path)
+    corpus = Corpus(str(tmp_path / "out"))
+    stored = sum(compute_accounting(corpus.store, corpus.chunks).data_bytes.values())
+    assert 0.5 < stored / expected < 1.5, "technical texts repeat themselves more than books"
