@@ -169,6 +169,8 @@ def _sonar_code(codes: tuple[str, ...], sample: str) -> str | None:
     """Return which of the codes that a label can mean is that of the text, by its script."""
     if set(codes) >= _BOTH_CHINESE:
         codes = (_chinese(sample), *(one for one in codes if one not in _BOTH_CHINESE))
+    if len(codes) == 1 and codes[0].endswith("_Latn") and sample.isascii():
+        return codes[0]  # all of its letters are Latin
     letters = {code: _count(_letters_of(code[-4:]), sample) for code in codes}
     best = max(codes, key=letters.__getitem__, default=None)
     return best if best and letters[best] >= IN_SCRIPT * _count(_LETTERS, sample) else None
