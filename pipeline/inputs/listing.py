@@ -14,7 +14,7 @@ import glob
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +53,11 @@ _ARROW = (
     'Arrow and Feather files become Parquet, each by: python -c "import pyarrow as pa, pyarrow.parquet as pq; '
     "f = pa.memory_map('IN.arrow'); read = pa.ipc.open_file if f.read(6) == b'ARROW1' else pa.ipc.open_stream; "
     "f.seek(0); pq.write_table(read(f).read_all(), 'OUT.parquet')\""
+)
+_PARTITION = re.compile(r"([^/=]+)=[^/]*(?=/)")
+_INTO_FILES = (
+    'to write such values into the files, in a copy: python -c "import pyarrow.dataset as ds; '
+    "ds.write_dataset(ds.dataset('FOLDER', partitioning='hive'), 'COPY', format='parquet')\""
 )
 _CONVERTED = {
     **dict.fromkeys((".csv", ".tsv"), _DELIMITED),
@@ -353,6 +358,26 @@ def _file(
     if info["size"] is None:
         raise InputError(f"input {settings.input_name}: the server gives no size for {url}; download it first")
     return InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression)
+
+
+def in_folder_names(paths: Iterable[str], column: str = "") -> str:
+    """Say which values stand in names of folders (`year=2010/`, Hive's partitions), where no column is read from.
+
+    Args:
+        paths: some files of an input.
+        column: the column that is looked for; empty for all.
+
+    Returns:
+        What stands there and how it becomes columns; empty if nothing does.
+    """
+    found = {at[1]: at[0] for path in paths for at in _PARTITION.finditer(path) if column in ("", at[1])}
+    if not found:
+        return ""
+    stand = "stands" if len(found) == 1 else "stand"
+    return (
+        f"{', '.join(found)} {stand} in the names of folders ({'/'.join(found.values())}), which give no columns; "
+        f"{_INTO_FILES}"
+    )
 
 
 def format_hint(name: str) -> str:

@@ -39,6 +39,7 @@ from pipeline.inputs.chunks import Edges
 from pipeline.inputs.column_types import NOTHING, TEXT, ColumnType, common_type
 from pipeline.inputs.documents import short
 from pipeline.inputs.kept_values import as_array, found_type
+from pipeline.inputs.listing import in_folder_names
 from pipeline.inputs.packing import PACKABLE
 from pipeline.inputs.records import NOT_CERTAIN, UNKNOWN_LANGUAGE
 from pipeline.inputs.samples import RecordSample, sample
@@ -488,7 +489,7 @@ def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first
     for place, key, column in wanted:
         if not first.columns or column in first.columns:
             continue
-        alike = near(column, there)
+        alike = f"{folders}; " if (folders := in_folder_names(first.files, column)) else near(column, there)
         of = "" if key == "split.by" else f"input {int(keys[1]) + 1}: "
         if key == "keep" and not alike and (first.unread or not first.whole):
             continue  # it may be there later, or in a record that could not be read

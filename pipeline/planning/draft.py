@@ -24,7 +24,7 @@ from pipeline.base.formats import counted, size
 from pipeline.inputs import InputSettings, SplitSettings, count_documents
 from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.chunks import whole_file
-from pipeline.inputs.listing import KNOWN, format_hint
+from pipeline.inputs.listing import KNOWN, format_hint, in_folder_names
 from pipeline.inputs.samples import FILES, RecordSample, sample
 from pipeline.planning import columns
 from pipeline.planning.draft_files import FileGroup, absolute, groups_of, is_pattern, kind_of, once_each, reaches
@@ -143,6 +143,8 @@ def _entry(group: FileGroup) -> Draft:
     if lost := seen.refused.get(UNREADABLE):
         where = f"{counted(len(lost), 'record')} of {seen.where()}"
         found.missed.append(f"{where} cannot be read, with this error for the first: {lost[0]}")
+    if folders := in_folder_names(one.path for one in group.files if one.format == "parquet"):
+        found.missed.append(folders)
     for column in [one for one in seen.columns if not columns.is_text(one) or visible(one) != one]:
         del seen.columns[column]  # a name that should not be written to a file of settings
     if all(one.format == "text" for one in group.files):

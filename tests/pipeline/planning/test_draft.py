@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -338,6 +339,23 @@ def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp
     assert "1 file .gz" in text and "unpack it (gzip -d FILE)" in text and "plan 'mix/my corpus.yaml'" in text
     done = pipeline("init", "mix/*.gz")
     assert done.returncode == 2 and done.stderr.startswith("mix/*.gz: p.parquet.gz is a compressed"), said(done)
+
+
+def test_values_in_names_of_folders_are_told_with_a_way_to_have_them(tmp_path: Path) -> None:
+    table = pa.table({"id": ["a", "b"], "text": ["One here.", "Two here."], "year": [2010, 2011]})
+    hive = pa_dataset.partitioning(pa.schema([("year", pa.int64())]), flavor="hive")
+    pa_dataset.write_dataset(table, tmp_path / "in", format="parquet", partitioning=hive)
+    told = "year stands in the names of folders (year=201"
+    text = pipeline("init", "in", "--to", "-").stdout
+    assert told in text
+    path = tmp_path / "corpus.yaml"
+    path.write_text(text.replace("    id: id", "    id: id\n    keep: {year: int64}"))
+    refused = pipeline("plan", path)
+    assert refused.returncode == 2 and told in refused.stderr, said(refused)
+    code = refused.stderr.partition('python -c "')[2].partition('"')[0].replace("FOLDER", "in")
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    path.write_text(path.read_text().replace("path: in/", "path: COPY/"))
+    assert pipeline("plan", path).returncode == 0
 
 
 @pytest.mark.parametrize(
