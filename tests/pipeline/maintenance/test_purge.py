@@ -241,6 +241,7 @@ def test_the_command(make_config: MakeConfig, tmp_path: Path) -> None:
     assert waiting in pipeline("status", out).stdout
     assert json.loads(pipeline("inspect", out, "--json").stdout)["corpus_bleu"] == {}  # it would be of all documents
     assert "Corpus BLEU is not shown: it would still count purged documents" in said(pipeline("inspect", out))
+    assert "files still hold 1 purged document, and the next run writes them again" in said(pipeline("index", path))
     assert pipeline("report", out).returncode == 0
     assert "Documents were purged since the last run" in (out / "report/index.html").read_text()
     assert re.search(r"segment +documents were purged \(1 chunk\)", pipeline("plan", path).stdout)
