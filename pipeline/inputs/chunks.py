@@ -2,10 +2,10 @@
 
 Plain JSONL is cut at fixed multiples of `chunk_bytes`, Parquet into groups of row groups that reach that size,
 compressed JSONL at its members or by its text (`members.py`); small files share chunks (`packing.py`); every other file
-is one chunk. Corpora that began without one of these rules do not get it. A cut
-depends only on what precedes it, so appending to a file or adding files changes no other chunk's id. Cost: a listing,
-one footer per large Parquet file, some reading of large compressed ones (sixteen at a time) and, with `limit`, counting
-as many chunks as the limit needs.
+is one chunk. Corpora that began without one of these rules do not get it. A cut depends only on what precedes it, so
+adding files or appending to one changes no other chunk's id (except of a file that is divided by its text and becomes
+so large that its ranges have to). Cost: a listing, one footer per large Parquet file, some reading of large
+compressed ones (sixteen at a time) and, with `limit`, counting as many chunks as the limit needs.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def _between(settings: InputSettings, file: InputFile, edges: Sequence[int], chu
         return
     size = range_bytes(file.size, chunk_bytes)
     for at, (start, end) in enumerate(pairwise(edges)):
-        one = _chunk(settings, file, start, end, min(size, file.size - at * size))
+        one = _chunk(settings, file, start, end, file.size - at * size if end == TO_THE_END else size)
         yield replace(one, compression=f"{file.compression}{BY_TEXT}")
 
 

@@ -124,10 +124,10 @@ def _count_range(chunk: Chunk, content: Content | None) -> Counted:
 
 def _count_text(chunk: Chunk, content: Content | None) -> Counted:
     """Count as `_count_range` does in decompressed text, of which nobody knows the size. `content` sees a digest of the
-    stored file, which takes less than decompressing it up to the chunk.
+    stored file.
     """
     if content:
-        content.add(chunk.start, chunk.end, stored_digest(chunk))
+        content.add(chunk.start, chunk.end, _stored_digest(chunk))
     first, last = max(chunk.start - 1, 0), (sys.maxsize if chunk.end == TO_THE_END else chunk.end) - 1
     documents, unreadable = 0 if chunk.start else 1, 0
     at, ending = first, b""
@@ -185,14 +185,26 @@ def _count_stream(chunk: Chunk, content: Content | None) -> Counted:
     return Counted(_at_most(documents, chunk.take), chunk.bytes - unreadable, unreadable)
 
 
-def stored_digest(chunk: Chunk) -> str:
-    """Return a digest of the stored bytes of a chunk's file, read once for all its chunks."""
+def content_digest(chunk: Chunk, columns: Sequence[str]) -> str:
+    """Return what a receipt keeps of the content of a chunk, without counting if that takes longer. columns: as for
+    `Content`. Raises InputError if the file changed since planning.
+    """
+    content = Content(columns)
+    if chunk.by_text:
+        content.add(chunk.start, chunk.end, _stored_digest(chunk))
+    else:
+        count_documents(chunk, content)
+    return content.of(chunk)
+
+
+def _stored_digest(chunk: Chunk) -> str:
+    """Return a digest of the stored bytes of a chunk's file, which a process reads once for all its chunks."""
     with _reading[chunk.url]:
-        return _stored_digest(replace(chunk, id="", start=0, end=TO_THE_END, bytes=0, take=None))
+        return _digest_of_file(replace(chunk, id="", start=0, end=TO_THE_END, bytes=0, take=None))
 
 
 @functools.lru_cache(1 << 12)
-def _stored_digest(whole: Chunk) -> str:
+def _digest_of_file(whole: Chunk) -> str:
     content = Content()
     for block in raw_blocks(whole, 0):
         content.update(block)

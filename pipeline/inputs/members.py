@@ -1,17 +1,16 @@
-"""Finds where a compressed file can be cut: at its members (gzip), frames (zstd) or streams (bzip2, xz).
+"""Finds where compressed files can be cut: at members (gzip), frames (zstd) or streams (bzip2, xz), or by their text.
 
-A file that was compressed as a whole has one member, and is one chunk. Files that were appended to or put together have
-several, and so have those of bgzip, pzstd and pbzip2. Behind every `chunk_bytes` of stored bytes, the next
-beginning of a member is looked for, by its signature and by decoding or walking what follows; if the first one is not
-found within `chunk_bytes`, the file is one chunk. So a cut depends only on what precedes it, and appending to a file
-that has several chunks changes none before. Cost: the bytes between those places and the beginnings that are found; of
-a file with one member, `chunk_bytes` of it. Runs find the cuts of unchanged files in the view of the run before.
+Files that were appended to or put together have several members, and so have those of bgzip, pzstd and pbzip2. Behind
+every `chunk_bytes` of stored bytes, the next beginning of a member is looked for, by its signature and by decoding or
+walking what follows; the first one has to be found within `chunk_bytes`. So a cut depends only on what precedes it, and
+appending to a file that is cut in this way changes none before. Cost: the bytes between those places and the
+beginnings that are found; of a file with one member, `chunk_bytes` of it. Runs find the cuts of unchanged files in the
+view of the run before. Readers check every cut (`streams.py`): what precedes it has to end there.
 
-Readers check every cut (`streams.py`): what precedes it has to end there.
-
-A large file without such cuts is divided by its text: at equal numbers of decompressed bytes, about as many as a share
-of its stored bytes holds where the file begins. Each chunk decompresses all that precedes it, which takes far less time
-than segmenting; there are at most `MOST_RANGES` of them, so that this stays so.
+A large file in which no first cut is found is divided by its text: at equal numbers of decompressed bytes, about as
+many as `chunk_bytes`, or two, four, … times as much, hold where the file begins. Each chunk decompresses all that
+precedes it, which takes far less time than segmenting; there are at most `MOST_RANGES` of them, so that this stays so. Cost:
+`MEASURED` stored bytes are decompressed. Every other file is one chunk.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SIGNATURES = {
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd", re.DOTALL),
 }
 LEAST_RANGES, MOST_RANGES = 4, 32  # chunks of a file that is divided by its text
-MEASURED = BLOCK  # stored bytes, at least, that show how much text a stored byte holds
+MEASURED = 4 << 20  # stored bytes that show how much text a stored byte holds
 _LONGEST = 10  # bytes of a signature
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)  # a zstd frame without content
 
@@ -65,17 +64,20 @@ def ranges_of(whole: Chunk, chunk_bytes: int) -> list[int]:
     """
     if whole.bytes < LEAST_RANGES * chunk_bytes:
         return [0, TO_THE_END]
-    stored = min(whole.bytes, max(MEASURED, chunk_bytes))
+    stored = min(whole.bytes, MEASURED)
     text = _text_bytes(whole, stored)
     if not text:
         return [0, TO_THE_END]
     size = range_bytes(whole.bytes, chunk_bytes)
     step = max(1, text * size // stored)
-    return [*(step * at for at in range(-(-whole.bytes // size))), TO_THE_END]
+    count = (whole.bytes + size // 2) // size  # the last has half of a range at least
+    return [*(step * at for at in range(count)), TO_THE_END]
 
 
 def _text_bytes(whole: Chunk, stored: int) -> int:
-    """Return how many bytes so many stored bytes at a file's beginning are decompressed to; 0 if that fails."""
+    """Return how many bytes so many stored bytes at a file's beginning are decompressed to, a hundred times as many at
+    most; 0 if they cannot be decompressed.
+    """
     text = 0
     decompressor: Bounded | None = None
     for block in raw_blocks(whole, 0, stored):
@@ -83,7 +85,10 @@ def _text_bytes(whole: Chunk, stored: int) -> int:
         while data:
             decompressor = decompressor or decompressor_of(whole.compression, GROWTH * whole.bytes)
             try:
-                text += sum(map(len, decompressor.decoded(data)))
+                for piece in decompressor.decoded(data):
+                    text += len(piece)
+                    if text > GROWTH * stored:
+                        return text
             except DECODE_ERRORS:
                 return 0
             data = b""

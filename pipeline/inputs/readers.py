@@ -258,11 +258,19 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
             check_lines(chunk, head_of(chunk))
         blocks = own_blocks(chunk) if whole else (text_blocks if chunk.by_text else raw_blocks)(chunk, offset)
         for block in blocks:
-            for some in _runs(block) if whole else [block]:
+            for some in _runs(block) if chunk.compression else [block]:
                 if isinstance(some, int):
-                    yield _RawLine(offset, number, line.joined(), line.size)
-                    yield _RawLine(offset + line.size + 1, number and number + 1, b"", 0, blank=some - 1)
-                    number, offset, line = number and number + some, offset + line.size + some, _LinePieces(longest)
+                    if offset >= end:
+                        return
+                    if not skip:
+                        yield _RawLine(offset, number, line.joined(), line.size)
+                    skip, begun_at = False, offset + line.size + 1
+                    blank = min(some - 1, end - begun_at)
+                    if blank > 0:
+                        yield _RawLine(begun_at, number and number + 1, b"", 0, blank=blank)
+                    if blank < some - 1:
+                        return
+                    number, offset, line = number and number + some, begun_at + blank, _LinePieces(longest)
                     continue
                 first, *others = some.split(b"\n")
                 line.add(first)

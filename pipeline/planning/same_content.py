@@ -22,7 +22,8 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.recipes import Recipes
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import States
-from pipeline.inputs import Chunk, ChunkTable, Content, count_documents, files_of
+from pipeline.inputs import Chunk, ChunkTable, files_of
+from pipeline.inputs.counting import content_digest
 from pipeline.inputs.records import needed_columns
 from pipeline.planning.earlier import Earlier, EarlierChunks, in_ledgers, in_receipts
 from pipeline.storage.remote import translate_errors
@@ -78,9 +79,7 @@ def recognise(state: States, config: RunConfig) -> Recognised | None:
 @functools.lru_cache(1 << 16)  # a run plans several times
 def content_of(chunk: Chunk, columns: tuple[str, ...]) -> str:
     """Return what the documents of a chunk depend on, as its receipt would state it."""
-    content = Content(columns)
-    count_documents(chunk, content)
-    return content.of(chunk)
+    return content_digest(chunk, columns)
 
 
 def _with_stamp(chunk: Chunk, same: Mapping[str, str]) -> Chunk:
