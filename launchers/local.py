@@ -46,8 +46,8 @@ ENDED = (
     "Finished work is kept: run the same command again, or with --launcher inline, which needs less memory.\n"
 )
 VITAL = {  # the processes without which a Ray ends: name → what the command line of one begins with, at first or later
-    "gcs_server": ("/gcs_server",),
-    "raylet": ("/raylet",),
+    "gcs_server": ("/gcs/gcs_server",),
+    "raylet": ("/raylet/raylet",),
     "DashboardAgent": ("dashboard/agent.py", "::DashboardAgent"),
     "RuntimeEnvAgent": ("runtime_env/agent/main.py", "::RuntimeEnvAgent"),
 }

@@ -18,6 +18,7 @@ DEEPEST = 50
 MOST_DIGITS = 1000  # of a number; Python writes none of more than 4300, and 16 to a power has more than 10 to it
 MOST_VALUES = 100_000  # when every alias is written out
 _INTEGER = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_:]*)")
+_INT = "tag:yaml.org,2002:int"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -31,6 +32,8 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = _Fast) -> Any:
         return yaml.load(text, Loader=loader)  # a SafeLoader: makes nothing but plain values
     except (ValueError, OverflowError, RecursionError) as error:  # a number too long, a date that is none
         raise yaml.YAMLError(f"a value cannot be read: {error}") from error
+    except (KeyError, AttributeError, TypeError) as error:  # as PyYAML raises for `!!bool maybe`, `!!timestamp 1`
+        raise yaml.YAMLError(f"a value is not of the type that its tag (!!…) says: {error}") from error
 
 
 def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
@@ -51,11 +54,14 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
             values += 1
             if anchor:
                 sizes[anchor] = 1
-            plain = event.implicit[0] or event.tag == "tag:yaml.org,2002:int"
-            if len(event.value) > MOST_DIGITS and plain and _INTEGER.fullmatch(event.value):
+            number = event.tag == _INT or (event.implicit[0] and _INTEGER.fullmatch(event.value))
+            if number and len(event.value) > MOST_DIGITS:
                 raise yaml.YAMLError(f"{line}: a number has more than {MOST_DIGITS} digits")
             if _SURROGATE.search(event.value):
-                raise yaml.YAMLError(f"{line}: a text has half of a surrogate pair, which is no character")
+                raise yaml.YAMLError(
+                    f"{line}: a text has a surrogate (\\ud800 to \\udfff), which is no character; write the character "
+                    "itself, or as \\U with eight digits"
+                )
         elif isinstance(event, yaml.CollectionStartEvent):
             values += 1
             open_.append((anchor, values))

@@ -58,7 +58,7 @@ def of_config(config: RunConfig) -> Iterator[Check]:
 
 
 def models_of(config: RunConfig) -> Iterator[Check]:
-    """Check every model that this file names; the level `warn` is that of one that a run has to fetch."""
+    """Check every model that the sections of a file name; the level `warn` is that of one that a run has to fetch."""
     roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
     decoding = (config.autobleu, config.fragility, config.decoder)
     for stage, role in ((config.encode, ENCODER), *((one, DECODER) for one in decoding)):

@@ -9,8 +9,8 @@ view of the run before. Readers check every cut (`streams.py`): what precedes it
 
 A large file in which no first cut is found is divided by its text: at equal numbers of decompressed bytes, about as
 many as `chunk_bytes`, or two, four, … times as much, hold where the file begins. Each chunk decompresses all that
-precedes it, which takes far less time than segmenting; there are at most `MOST_RANGES` of them, so that this stays so. Cost:
-`MEASURED` stored bytes are decompressed. Every other file is one chunk.
+precedes it, which takes far less time than segmenting; there are at most `MOST_RANGES` of them, so that this stays so.
+Cost: `MEASURED` stored bytes are decompressed. Every other file is one chunk.
 """
 
 from __future__ import annotations

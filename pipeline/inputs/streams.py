@@ -185,6 +185,7 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
             yield block
         return
     end = None if chunk.end == TO_THE_END else chunk.bytes  # counted from the chunk's start
+    most = GROWTH * (chunk.bytes if end is None else _as_planned(chunk)[2])
     decompressor: Bounded | None = None
     given_out = False
     done = 0  # stored bytes of the pieces that were decoded
@@ -197,15 +198,15 @@ def decompressed_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda st
                 if decompressor is not None:
                     raise _no_cut(chunk)
                 yield b""
-            most = PIECE if end is None or done >= end else min(PIECE, end - done)
-            data = piece = block[begin : begin + most]
+            size = PIECE if end is None or done >= end else min(PIECE, end - done)
+            data = piece = block[begin : begin + size]
             begin += len(piece)
             while data:
                 if decompressor is None:
                     data = data.lstrip(b"\0") if members else data  # padding between or after members
                     if not data:
                         break
-                    decompressor = decompressor_of(chunk.compression, GROWTH * chunk.bytes)
+                    decompressor = decompressor_of(chunk.compression, most)
                 try:
                     for out in decompressor.decoded(data):
                         if not given_out and chunk.format == "jsonl" and not chunk.start:
@@ -362,7 +363,7 @@ def decompressor_of(compression: str, most: int) -> Bounded:
     elif compression == "bz2":
         made = bz2.BZ2Decompressor()
     elif compression == "xz":
-        made = lzma.LZMADecompressor(memlimit=most)
+        made = lzma.LZMADecompressor(memlimit=most + BLOCK)  # what it keeps besides the dictionary
     else:
         made = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()  # files of `zstd --long=31`
     return Bounded(cast(Decompressor, made), compression, most)

@@ -12,10 +12,11 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, duration, last_few
 from pipeline.config.run_config import RunConfig
+from pipeline.config.stages import STAGES
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
+from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import REPORT, newest_is
-from pipeline.doctor.corpus import models_of
 from pipeline.planning.estimate import MACHINE
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import DECODER, machine_rate
@@ -41,8 +42,7 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     began, the report, and the exports that are older than what the run makes.
     """
     store = Store(plan.config.output)
-    models = [] if plan.nothing_to_do else [one.found for one in models_of(plan.config) if one.level == "warn"]
-    found = [FurtherWork("model", text) for text in models]
+    found = [FurtherWork("model", text) for text in _to_fetch(plan)]
     found += [
         FurtherWork(f"fit {name}", f"on the pilot: {'; '.join(_reasons(store, plan.config, name))}", left=True)
         for name in plan.missing_fits
@@ -57,6 +57,19 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     older = [record for record in exports.records if record.view != digest]
     found += [FurtherWork("export", f"{record} is not made again; it is of an older corpus") for record in older]
     return found + [FurtherWork("export", str(error)) for error in exports.damaged.values()]
+
+
+def _to_fetch(plan: Plan) -> list[str]:
+    """Say which models of the sections that have work are not on this machine, and how large they are."""
+    from pipeline.doctor.corpus import models_of
+
+    needed = {*plan.waiting, *plan.missing_fits, *plan.compares, *(name for name in plan.work if plan.work[name].left)}
+    if not needed:
+        return []
+    if SEGMENT in needed:
+        needed.update(plan.stages)
+    idle = {name: None for name in STAGES if name != SEGMENT and name not in needed}
+    return [one.found for one in models_of(plan.config.model_copy(update=idle)) if one.level == "warn"]
 
 
 def _reasons(store: Store, config: RunConfig, name: str) -> list[str]:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.base.parallel import prefetch
 from pipeline.config.run_config import RunConfig
 from pipeline.corpus.fingerprint import fingerprint
@@ -231,7 +231,8 @@ def _linked(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]
 
 def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table]:
     """Yield the sentences that are similar to others with the same first code, a few codes at a time."""
-    from stages.duplicates.semantic import similar  # imports torch
+    from stages.device import DeviceMemoryError  # imports torch
+    from stages.duplicates.semantic import similar
 
     assert isinstance(work.settings, SemanticDuplicatesSettings)
     spread: _Distributed | None = None
@@ -252,7 +253,10 @@ def _similar(unit: Unit, work: ComparedParts, folder: Path) -> Iterator[pa.Table
         for start, end in pairwise(edges.tolist()):
             some = table.slice(start, end - start)
             places = some["place"].to_numpy()
-            first, sizes = similar(embedding_matrix(some["embedding"]), work.settings.cosine, work.device)
+            try:
+                first, sizes = similar(embedding_matrix(some["embedding"]), work.settings.cosine, work.device)
+            except DeviceMemoryError as error:
+                raise PipelineError(f"duplicates.semantic: {error}") from error
             yield _found(places[sizes > 1], places[first[sizes > 1]], sizes[sizes > 1])
 
 

@@ -411,6 +411,8 @@ class _Run:
                     announced(self.console, f"comparing the corpus: {', '.join(plan.compares)}"),
                 ):
                     compare(self.console, plan, self.backend.device)
+                if self.backend.device != "cpu":
+                    _give_back_memory()
             else:
                 if step.kind == "main":
                     self._work_on(step.plan, step.kind)
@@ -461,7 +463,7 @@ def _progress_of(console: Console, plan: Plan) -> RunProgress:
 
 
 def _give_back_memory() -> None:
-    """Free the GPU memory of a fit for the workers that follow."""
+    """Free the GPU memory of a fit or a comparison for the workers that follow."""
     import torch
 
     gc.collect()

@@ -18,9 +18,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from stages.device import with_room
 from stages.duplicates.hashing import Ints
 
 BLOCK, GPU_BLOCK = 1024, 4096  # embeddings that are compared with as many others at once
+NEGATIVE_ZERO = 0x8000  # in float16, equal to zero
 HALF_ULP = 2.0**-24  # the largest relative error of one operation in float32
 DECIDED = 1 << 20  # numbers of embeddings that are multiplied in float64 at once
 
@@ -36,8 +38,12 @@ def similar(embeddings: npt.NDArray[np.float16], cosine: float, device: str = "c
     Returns:
         (rows,) the first row that is similar to each one, itself if no earlier one is; (rows,) how many are, with
         itself.
+
+    Raises:
+        DeviceMemoryError: if the device has too little memory for a few blocks.
     """
-    rows = np.ascontiguousarray(embeddings)
+    bits = np.ascontiguousarray(embeddings).view(np.uint16)
+    rows = np.where(bits == NEGATIVE_ZERO, 0, bits).astype(np.uint16, copy=False).view(np.float16)
     _, firsts, of, counts = np.unique(
         rows.view(f"V{rows.itemsize * rows.shape[1]}").reshape(-1), return_index=True, return_inverse=True,
         return_counts=True,
@@ -46,8 +52,13 @@ def similar(embeddings: npt.NDArray[np.float16], cosine: float, device: str = "c
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     firsts, counts, of = firsts[order], counts[order], rank[of.reshape(-1)]
+    distinct = rows[firsts]
     with _full_precision():
-        first, sizes = _Cluster.of(rows[firsts], cosine, device).compared(counts)
+        first, sizes = with_room(
+            lambda: _Cluster.of(distinct, cosine, device).compared(counts),
+            "blocks of embeddings that are compared",
+            "hide it (CUDA_VISIBLE_DEVICES=), so that a CPU compares them",
+        )
     return firsts[first][of].astype(np.int64), sizes[of]
 
 

@@ -264,5 +264,5 @@ def test_a_cluster_of_equal_embeddings_is_compared_once(monkeypatch: pytest.Monk
     """The square of 200 000 rows would not fit into memory."""
     first, sizes = similar(np.ones((200_000, 4), np.float16), 0.9)
     assert not first.any() and (sizes == 200_000).all()
-    zeros, alone = similar(np.zeros((2, 4), np.float16), 0.9)  # which have no direction
+    zeros, alone = similar(np.asarray([[0, 0], [0, -0.0]], np.float16), 0.9)  # which are equal, without a direction
     assert zeros.tolist() == [0, 0] and alone.tolist() == [2, 2]

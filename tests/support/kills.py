@@ -28,7 +28,7 @@ def killed(prepare: Callable[[], Sequence[object]], below: Path | str, changes: 
         changes: that it makes at least, so that a count that sees none is found.
     """
     tried, name = 0, ""
-    some = {max(1, changes * one // (KILLS - 1)) for one in range(1, KILLS)}
+    some = {max(1, changes * one // max(1, KILLS - 1)) for one in range(1, max(2, KILLS))}
     for change in itertools.count(1) if EVERY else sorted(some):
         arguments = prepare()
         name = " ".join(map(str, arguments))

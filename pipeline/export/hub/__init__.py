@@ -48,7 +48,7 @@ def write_hub(task: ExportTask, counts: Counts, licence: str | None, draw: Draw)
         task: the sentences, and the folder.
         counts: what the selection removes.
         licence: of the texts, as the Hub names it; None: it is not known.
-        draw: draws plots of languages, lengths and AutoBLEU (`pipeline/quality/report/__init__.py`).
+        draw: draws plots of languages, lengths and AutoBLEU (`pipeline/quality/report`).
 
     Returns:
         What was written.

@@ -295,6 +295,19 @@ def test_a_damaged_file_whose_name_is_right_is_not_to_be_named_otherwise(tmp_pat
     assert broken and all(x.reason == "unreadable" and "it begins like" not in x.error for x in broken), broken
 
 
+def test_what_xz_keeps_is_judged_by_the_file(tmp_path: Path) -> None:
+    """Not by a small last chunk. A dictionary of 128 MiB is read in files of every size."""
+    (tmp_path / "in").mkdir()
+    for dictionary, rest in ((128 << 20, b""), (192 << 20, random.Random(1).randbytes(2_200_000))):
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": dictionary}]
+        records = [*lines(90), b'{"text": "%s"}\n' % rest.hex().encode()]
+        first = lzma.compress(b"\n".join(records), filters=filters)
+        (tmp_path / "in/a.jsonl.xz").write_bytes(first + lzma.compress(lines(1)[0], filters=filters))
+        one = settings(tmp_path, named=False)
+        chunks = plan_chunks(one, len(first) - 10, PACKABLE)
+        assert len(chunks) == 2 and all(isinstance(x, Document) for x in items(one, chunks))
+
+
 def test_what_only_looks_like_a_member_is_noticed(tmp_path: Path) -> None:
     """A stored block of deflate may hold the file of another archive: no chunk begins there unnoticed."""
     (tmp_path / "in").mkdir()

@@ -262,7 +262,7 @@ def zstd_with_a_window_of_2_gb(pieces: int) -> bytes:
 
 
 def test_an_xz_file_that_takes_much_memory_is_set_aside(tmp_path: Path) -> None:
-    """300 kB that state a dictionary of 4 GB, which nothing bounds but what they hold, took 2 GB of memory."""
+    """230 kB that state a dictionary of 4 GB, which nothing bounds but what they hold, took 1.5 GB of memory."""
     data = bytearray(lzma.compress(jsonl([{"text": "One."}]), filters=[{"id": lzma.FILTER_LZMA2, "preset": 9}]))
     path = tmp_path / "a.jsonl.xz"
     path.write_bytes(data)

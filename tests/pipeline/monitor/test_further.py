@@ -64,6 +64,10 @@ def test_models_to_fetch_are_told_while_there_is_work(
     line = "model: sonar: to fetch encoder (3.1 GB), tokenizer (4.9 MB)\n"
     assert line in pipeline("plan", path, "--set", "encode.model=sonar").stdout
     assert "to fetch" not in pipeline("plan", path).stdout  # tests' models are here
+    assert pipeline("run", path, "--until", "segment").returncode == 0
+    assert line in pipeline("plan", path, "--set", "encode.model=sonar").stdout
+    noise = pipeline("plan", path, "--set", "encode.model=sonar", "--only", "noise", "--set", "noise={}").stdout
+    assert "noise" in noise and "to fetch" not in noise  # what has no work needs nothing
 
 
 def test_weights_of_another_model_are_refused_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:
