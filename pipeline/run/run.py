@@ -10,6 +10,7 @@ import functools
 import gc
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -411,7 +412,7 @@ class _Run:
                     announced(self.console, f"comparing the corpus: {', '.join(plan.compares)}"),
                 ):
                     compare(self.console, plan, self.backend.device)
-                if self.backend.device != "cpu":
+                if "torch" in sys.modules:  # as embeddings were compared
                     _give_back_memory()
             else:
                 if step.kind == "main":

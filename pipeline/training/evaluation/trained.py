@@ -168,12 +168,12 @@ def sampling_of(place: str, of_file: TrainSettings | None = None) -> dict[str, A
     if of_file is None or of_file.folder != run:
         if store.exists(f"{run}/{TEXT}"):
             return standalone(place).sampling
-        if not run.startswith(f"{TRAININGS}/"):
-            raise MissingError(
-                f"{store.url}/{run}/{TEXT} is missing, and with it the options by which this model is sampled; restore "
-                f"it, or {EXPORTED}"
-            )
         if not store.exists(f"{run}/{RECORD}"):
+            if not run.startswith(f"{TRAININGS}/"):
+                raise MissingError(
+                    f"{store.url}/{run}/{TEXT} is missing, and with it the options by which this model is sampled; "
+                    f"restore it, or {EXPORTED}"
+                )
             raise MissingError(
                 f"{store.url}/{run}/{RECORD} is missing, and with it the settings by which this model is sampled "
                 "(train.sampling); restore it from a copy, or have it written again without these: pipeline verify "
