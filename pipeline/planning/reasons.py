@@ -32,7 +32,7 @@ from pipeline.storage.store import Store
 NEW = "new"
 PURGED = "documents were purged"
 IDS = "other ids than before occur in earlier documents too"
-_OF_ALL = {"keep": "keep of all inputs", "keep_types": "types in keep of all inputs"}  # keys of recipes: what they are
+_OF_ALL = {"keep": "metadata columns in files", "keep_types": "types of metadata"}  # keys of recipes: what they are
 
 
 @dataclass

@@ -61,8 +61,7 @@ def test_a_column_that_is_kept_is_one_reason(make_config: MakeConfig, tmp_path: 
     bring_up_to_date(path)
     assert sorted(reasons(path, "segment", "input.0.keep={year: int32, site: auto}")) == [
         'input.keep: ["year"] → {"year": "int32", "site": "auto"}',
-        'keep of all inputs: ["year"] → ["site", "year"]',
-        'types in keep of all inputs: (none) → {"year": "int32"}',
+        'types of metadata: (none) → {"year": "int32"}',
     ]
 
 
