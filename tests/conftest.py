@@ -19,6 +19,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from pipeline.base import interrupts
 from pipeline.corpus.states import View, read_state
 from pipeline.planning import rates
 from pipeline.storage import retry
@@ -76,6 +77,13 @@ def _numbers_near_zero_stay() -> Iterator[None]:
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_asked_to_stop() -> Iterator[None]:
+    """A process remembers the signals that asked it to stop; those of a test are not for the next ones."""
+    yield
+    interrupts._asked.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.base import interrupts
 from pipeline.base.interrupts import install_sigterm_handler
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
-def _handlers_are_put_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(interrupts, "_asked", [])  # or later tests of this process take themselves for asked to stop
+def _handlers_are_put_back() -> Iterator[None]:
     before = {sign: signal.getsignal(sign) for sign in SIGNALS}
     yield
     for sign, handler in before.items():

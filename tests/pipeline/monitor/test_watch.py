@@ -177,7 +177,6 @@ def test_a_run_of_one_process_is_followed_and_its_death_is_seen(make_config: Mak
     assert state.phases[-1].over and state.phases[-1].kind == "main" and state.phases[-1].parts > 0
 
 
-@pytest.mark.usefixtures("slurm")
 def test_a_run_of_a_machine_whose_clock_is_ahead_has_not_lasted_less_than_nothing(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     who = holder_info(launcher="inline") | {"since": "2999-01-01T00:00:00+00:00"}
@@ -190,6 +189,7 @@ def test_a_run_of_a_machine_whose_clock_is_ahead_has_not_lasted_less_than_nothin
         assert state and state.started <= state.now
 
 
+@pytest.mark.usefixtures("slurm")
 def test_a_first_job_that_cannot_start_is_found_out(make_config: MakeConfig) -> None:
     launcher = SLURM | {"time": "5", "setup": ["echo no module named cuda-99", "exit 3"]}
     shown = pipeline("run", make_config(launcher=launcher), "--wait")
