@@ -54,8 +54,8 @@ def _check(text: str, loader: type[yaml.SafeLoader]) -> None:
             values += 1
             if anchor:
                 sizes[anchor] = 1
-            number = event.tag == _INT or (event.implicit[0] and _INTEGER.fullmatch(event.value))
-            if number and len(event.value) > MOST_DIGITS:
+            long = len(event.value) > MOST_DIGITS
+            if long and (event.tag == _INT or (event.implicit[0] and _INTEGER.fullmatch(event.value))):
                 raise yaml.YAMLError(f"{line}: a number has more than {MOST_DIGITS} digits")
             if _SURROGATE.search(event.value):
                 raise yaml.YAMLError(

@@ -31,7 +31,7 @@ FOLDER = "lock"
 NAME = "run"
 LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
-_SHOWN = 80  # characters of what a lease says of its holder
+HOLDER_SHOWN = 80  # characters of what a lease says of its holder
 COMMANDS = {"gc": "gc --delete", "purge": "purge", "repair": "verify --repair", "retry": "retry"}  # by what a lock says
 
 _log = logging.getLogger(__name__)
@@ -239,9 +239,11 @@ def described(holder: dict[str, Any]) -> str:
     if not ("jobs" in holder or {"user", "host", "pid"} <= holder.keys()):
         lease = holder.get("lease")
         return f"by somebody whose lease {lease} is damaged" if lease else "by somebody whose lease does not name them"
-    user, host = (plain(holder.get(one, other), _SHOWN) for one, other in (("user", "somebody"), ("host", "a cluster")))
-    since = f"since {plain(holder['since'], _SHOWN)} " if "since" in holder else ""
-    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder['pid']}"
+    user, host = (
+        plain(holder.get(one, other), HOLDER_SHOWN) for one, other in (("user", "somebody"), ("host", "a cluster"))
+    )
+    since = f"since {plain(holder['since'], HOLDER_SHOWN)} " if "since" in holder else ""
+    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     return f"{since}by {user} on {host} ({where})"
 
 

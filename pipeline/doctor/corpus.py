@@ -43,6 +43,7 @@ RECORDS = 100  # records read of each input
 TEXTS = 10  # text files of an input that are looked at
 ENCODER: FileRole = "encoder"
 DECODER: FileRole = "decoder"
+_DECODING = ("autobleu", "fragility", "decoder")  # sections whose models decode
 
 
 def of_config(config: RunConfig) -> Iterator[Check]:
@@ -57,27 +58,39 @@ def of_config(config: RunConfig) -> Iterator[Check]:
     yield from output(config.output, encoder.dim if encoder else None)
 
 
-def models_of(config: RunConfig) -> Iterator[Check]:
-    """Check every model that the sections of a file name; the level `warn` is that of one that a run has to fetch."""
-    roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}}
-    decoding = (config.autobleu, config.fragility, config.decoder)
-    for stage, role in ((config.encode, ENCODER), *((one, DECODER) for one in decoding)):
-        if stage:
-            roles.setdefault(stage.model, {"tokenizer"}).add(role)
-    if config.rvq and config.encode:  # its codebooks are evaluated by decoding
-        roles[(config.autobleu or config.encode).model].add(DECODER)
+def models_of(config: RunConfig, sections: Collection[str] | None = None) -> Iterator[Check]:
+    """Check every model that a file names; the level `warn` is that of one that a run has to fetch.
+
+    Args:
+        config: the file.
+        sections: those whose models are checked; None for all.
+
+    Yields:
+        A check of each model.
+    """
+
+    def needs(section: str) -> bool:
+        return getattr(config, section) is not None and (sections is None or section in sections)
+
+    roles: dict[str, set[FileRole]] = {config.segment.model: {"tokenizer"}} if needs("segment") else {}
+    asked: list[tuple[str, FileRole]] = [("encode", ENCODER), *((one, DECODER) for one in _DECODING)]
+    for section, role in asked:
+        if needs(section):
+            roles.setdefault(getattr(config, section).model, {"tokenizer"}).add(role)
+    if needs("rvq") and config.encode:  # its codebooks are evaluated by decoding
+        roles.setdefault((config.autobleu or config.encode).model, {"tokenizer"}).add(DECODER)
     for name, needed in roles.items():
         try:
             yield _model(name, load_card(name), needed)
         except CardError as error:
             yield Check("bad", "model", str(error), "pipeline models lists those that ship")
-    if config.segment.uses_sat:
+    if config.segment.uses_sat and needs("segment"):
         yield sat_model(config.segment.sat)
-    if config.fragility:
+    if config.fragility and needs("fragility"):
         yield _hub_model("encoder", config.fragility.external, load_external_card, "conf/external/")
-    if config.plans and config.plans.lm:
+    if config.plans and config.plans.lm and needs("plans"):
         yield _hub_model("language model", config.plans.lm, load_language_card, "conf/language/")
-    if config.language and config.language.identifier:
+    if config.language and config.language.identifier and needs("language"):
         yield _hub_model("identifier", config.language.identifier, load_identifier_card, "conf/identifiers/")
 
 

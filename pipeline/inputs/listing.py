@@ -14,7 +14,7 @@ import glob
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -56,8 +56,9 @@ _ARROW = (
 )
 _PARTITION = re.compile(r"([^/=]+)=[^/]*(?=/)")
 _INTO_FILES = (
-    'to write such values into the files, in a copy: python -c "import pyarrow.dataset as ds; '
-    "ds.write_dataset(ds.dataset('FOLDER', partitioning='hive'), 'COPY', format='parquet')\""
+    'to write such values into the files, in a copy: python -c "import sys, pyarrow.dataset as ds; '
+    "ds.write_dataset(ds.dataset(sys.argv[1], partitioning='hive'), sys.argv[2], format='parquet', "
+    'use_threads=False)" FOLDER COPY'
 )
 _CONVERTED = {
     **dict.fromkeys((".csv", ".tsv"), _DELIMITED),
@@ -360,17 +361,19 @@ def _file(
     return InputFile(relative, url, int(info["size"]), stamp(fs, full, info), kind, compression)
 
 
-def in_folder_names(paths: Iterable[str], column: str = "") -> str:
+def in_folder_names(paths: Iterable[str], column: str = "", besides: Collection[str] = ()) -> str:
     """Say which values stand in names of folders (`year=2010/`, Hive's partitions), where no column is read from.
 
     Args:
         paths: some files of an input.
         column: the column that is looked for; empty for all.
+        besides: columns that the files have anyway.
 
     Returns:
         What stands there and how it becomes columns; empty if nothing does.
     """
-    found = {at[1]: at[0] for path in paths for at in _PARTITION.finditer(path) if column in ("", at[1])}
+    parts = (at for path in paths for at in _PARTITION.finditer(path))
+    found = {at[1]: at[0] for at in parts if column in ("", at[1]) and at[1] not in besides}
     if not found:
         return ""
     stand = "stands" if len(found) == 1 else "stand"

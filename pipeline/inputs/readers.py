@@ -247,7 +247,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
     whole = not chunk.by_text and (chunk.end == TO_THE_END or bool(chunk.compression))
     if not whole and chunk.start == chunk.end:
         return
-    end = sys.maxsize if chunk.end == TO_THE_END else chunk.end
+    end = sys.maxsize if whole or chunk.end == TO_THE_END else chunk.end
     offset = 0 if whole else max(chunk.start - 1, 0)  # of the first byte in `line`
     skip = not whole and chunk.start > 0  # the line around start − 1 belongs to the chunk before
     number = None if chunk.start else 1
@@ -275,7 +275,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                 first, *others = some.split(b"\n")
                 line.add(first)
                 for begun in others:
-                    if not whole and offset >= end:
+                    if offset >= end:
                         return
                     if not skip:
                         yield _RawLine(offset, number, line.joined(), line.size)
@@ -283,7 +283,7 @@ def _split_lines(chunk: Chunk) -> Iterator[_RawLine]:
                     skip = False
                     offset += line.size + 1
                     line = _LinePieces(longest, begun)
-            if not whole and (offset >= end or (skip and offset + line.size >= end)):
+            if offset >= end or (skip and offset + line.size >= end):
                 return
             if skip:  # only the length of a skipped line matters
                 offset, line = offset + line.size, _LinePieces(longest)

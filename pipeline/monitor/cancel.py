@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import PipelineError
-from pipeline.base.formats import duration
+from pipeline.base.formats import duration, plain
 from pipeline.base.messages import print_plain
 from pipeline.coordination.leases import Lease, Leases
-from pipeline.coordination.lock import FOLDER, NAME, ask_to_stop
+from pipeline.coordination.lock import FOLDER, HOLDER_SHOWN, NAME, ask_to_stop
 from pipeline.corpus.runs import close_run
 from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
@@ -116,4 +116,5 @@ def _who(state: RunState) -> str:
 
 def _process(state: RunState) -> str:
     holder = state.holder
-    return f"process {holder.get('pid')} of {holder.get('user')} on {holder.get('host')}"
+    user, host = (plain(str(holder.get(one)), HOLDER_SHOWN) for one in ("user", "host"))
+    return f"process {holder.get('pid')} of {user} on {host}"

@@ -15,6 +15,7 @@ from pipeline.base.errors import CorpusError
 from pipeline.base.formats import Figures, counted, duration, number, plain
 from pipeline.base.messages import print_plain
 from pipeline.console.progress import LINE_SECONDS
+from pipeline.coordination.lock import HOLDER_SHOWN
 from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
 from pipeline.monitor.run_status import OVER, Cluster, RunState, RunWatcher
@@ -153,11 +154,10 @@ def _title(state: RunState) -> str:
     holder = state.holder
     where = f"jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
     beat = f", last heartbeat {state.beat:.0f} s ago" if state.beat is not None else ""
-    launcher = "" if state.command else f"{state.launcher}, "
-    return (
-        f"{state.name}: {launcher}{holder.get('user')} on {holder.get('host')} ({where}), for "
-        f"{duration(state.now - state.started)}{beat}"
-    )
+    launcher = "" if state.command else f"{plain(state.launcher, HOLDER_SHOWN)}, "
+    user, host = (plain(str(holder.get(one)), HOLDER_SHOWN) for one in ("user", "host"))
+    lasted = duration(state.now - state.started)
+    return f"{state.name}: {launcher}{user} on {host} ({where}), for {lasted}{beat}"
 
 
 def _before(state: RunState) -> str:

@@ -12,7 +12,6 @@ from rich.text import Text
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, duration, last_few
 from pipeline.config.run_config import RunConfig
-from pipeline.config.stages import STAGES
 from pipeline.corpus.exports import exports_of, view_digest
 from pipeline.corpus.fits import fit_reasons
 from pipeline.corpus.recipes import SEGMENT
@@ -63,13 +62,10 @@ def _to_fetch(plan: Plan) -> list[str]:
     """Say which models of the sections that have work are not on this machine, and how large they are."""
     from pipeline.doctor.corpus import models_of
 
-    needed = {*plan.waiting, *plan.missing_fits, *plan.compares, *(name for name in plan.work if plan.work[name].left)}
-    if not needed:
-        return []
+    needed = {*plan.waiting, *plan.missing_fits, *(name for name in plan.work if plan.work[name].left)}
     if SEGMENT in needed:
         needed.update(plan.stages)
-    idle = {name: None for name in STAGES if name != SEGMENT and name not in needed}
-    return [one.found for one in models_of(plan.config.model_copy(update=idle)) if one.level == "warn"]
+    return [one.found for one in models_of(plan.config, needed) if one.level == "warn"] if needed else []
 
 
 def _reasons(store: Store, config: RunConfig, name: str) -> list[str]:

@@ -162,15 +162,16 @@ def _models(config: RunConfig) -> tuple[dict[str, ModelCard], list[Problem]]:
             found.append(((section, "model"), f"{name} {_no_card(name, shipped_cards(), error)}"))
     encoder = cards.get(config.encode.model) if config.encode else None
     unlike: list[Problem] = []
+    first_of = {name: section for section, name in reversed(asked)}
     for section, name in asked:
         if name in cards:
             try:
-                check_tokenizer(cards[name])
+                if first_of[name] == section:
+                    check_tokenizer(cards[name])
                 if encoder:
                     cards[name].check_encoder(encoder, f"{section}.model")
             except CardError as error:
-                if not any(told.endswith(str(error)) for _, told in unlike):
-                    unlike.append(((section, "model"), str(error)))
+                unlike.append(((section, "model"), str(error)))
     others: list[tuple[tuple[str, str], str, Callable[[str], object], Collection[str]]] = []
     if config.segment.uses_sat:
         others.append((("segment", "sat"), config.segment.sat, load_sat_card, shipped_sat_cards()))
@@ -489,7 +490,8 @@ def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first
     for place, key, column in wanted:
         if not first.columns or column in first.columns:
             continue
-        alike = f"{folders}; " if (folders := in_folder_names(first.files, column)) else near(column, there)
+        files = [file for file in first.files if file.endswith(".parquet")]
+        alike = f"{folders}; " if (folders := in_folder_names(files, column)) else near(column, there)
         of = "" if key == "split.by" else f"input {int(keys[1]) + 1}: "
         if key == "keep" and not alike and (first.unread or not first.whole):
             continue  # it may be there later, or in a record that could not be read

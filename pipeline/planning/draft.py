@@ -143,7 +143,7 @@ def _entry(group: FileGroup) -> Draft:
     if lost := seen.refused.get(UNREADABLE):
         where = f"{counted(len(lost), 'record')} of {seen.where()}"
         found.missed.append(f"{where} cannot be read, with this error for the first: {lost[0]}")
-    if folders := in_folder_names(one.path for one in group.files if one.format == "parquet"):
+    if folders := in_folder_names((one.path for one in group.files if one.format == "parquet"), besides=seen.columns):
         found.missed.append(folders)
     for column in [one for one in seen.columns if not columns.is_text(one) or visible(one) != one]:
         del seen.columns[column]  # a name that should not be written to a file of settings

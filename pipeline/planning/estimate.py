@@ -91,7 +91,7 @@ class Estimate:
 def estimate_of(plan: Plan) -> Estimate:
     """Return an estimate of what is left of a plan."""
     sentences = variance = tokens = counted_by_marks = 0.0
-    documents = 0
+    documents = examined = 0
     card, segment = load_card(plan.config.segment.model), plan.config.segment
     counts: dict[str, tuple[int, int]] = {}
     chunks = ChunkTable.of(plan.chunks_to_segment())
@@ -109,7 +109,7 @@ def estimate_of(plan: Plan) -> Estimate:
             each = texts.tokens_per_sentence(of_texts) or _tokens_of(done.get(kind, [])) or known
             sentences, variance, documents = sentences + found, variance + (found * error) ** 2, documents + seen
             tokens += found * each
-            counted_by_marks += texts.sentences
+            counted_by_marks, examined = counted_by_marks + texts.sentences, examined + texts.documents
             counts |= of_texts
     relative = math.sqrt(variance) / sentences if sentences else 0.0
     whole = sentences + plan.work[SEGMENT].sentences_done if work else sentences
@@ -121,7 +121,7 @@ def estimate_of(plan: Plan) -> Estimate:
     ]
     each_token = tokens / sentences if tokens else _known_tokens(plan)
     stages = {stage: _stage(plan, stage, sentences, each_token) for stage in plan.work}
-    per_document = counted_by_marks / documents if counted_by_marks else None
+    per_document = counted_by_marks / examined if examined else None
     return Estimate(
         sentences,
         relative,

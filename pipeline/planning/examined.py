@@ -31,11 +31,14 @@ _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*"
 
 @dataclass
 class Texts:
-    """Texts that were examined. `characters`: of each language; `first`: the beginnings of its documents."""
+    """Texts of `documents` that were examined. `characters`: of each language; `first`: the beginnings of its
+    documents.
+    """
 
     characters: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     sentences: float = 0.0
+    documents: int = 0
 
     def add(self, lang: str, text: str, sentences: int) -> None:
         """Add the text of a document.
@@ -48,6 +51,7 @@ class Texts:
         self.characters[lang] += len(unicodedata.normalize("NFC", text))
         add_beginning(self.first, lang, text)
         self.sentences += sentences
+        self.documents += 1
 
     def tokens_per_sentence(self, counts: Mapping[str, tuple[int, int]]) -> float | None:
         """Return the tokens of an average sentence. `counts`: by language, the characters and tokens of `first`; none

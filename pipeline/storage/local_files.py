@@ -54,7 +54,7 @@ _KINDS = {
     stat.S_IFSOCK: "socket",
     stat.S_IFCHR: "device",
     stat.S_IFBLK: "device",
-    stat.S_IFLNK: "link to nothing",
+    stat.S_IFLNK: "link to nothing, or in a circle",
 }
 
 

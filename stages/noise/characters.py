@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 CODES = 0x110000  # code points of Unicode
-ROWS = 1 << 14  # sentences whose code points are in memory at once
+ROWS, BYTES = 1 << 14, 4 << 20  # sentences, and their bytes, whose code points are in memory at once
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ the n-gram stood earlier in the document.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.noise.characters import ROWS, Characters, Flags, Floats, Ints
+from stages.noise.characters import BYTES, ROWS, Characters, Flags, Floats, Ints
 from stages.noise.settings import DUPLICATE_NGRAMS, TOP_NGRAMS, NoiseSettings
 from stages.stage import Computed, HostStage
 
@@ -89,9 +90,19 @@ def _covered(text: pa.Array, pattern: str, visible: Floats, possible: Flags) -> 
 
 def _counted(text: pa.Array, langs: pa.Array) -> dict[str, npt.NDArray[Any]]:
     """Return (…, rows) counts of each sentence, a few thousand sentences at a time."""
-    blocks = range(0, max(1, len(text)), ROWS)
-    counted = [_of_characters(text[one : one + ROWS].to_pylist(), langs[one : one + ROWS]) for one in blocks]
+    counted = [_of_characters(text[one:end].to_pylist(), langs[one:end]) for one, end in pairwise(_edges(text))]
     return {name: np.concatenate([one[name] for one in counted], axis=-1) for name in counted[0]}
+
+
+def _edges(text: pa.Array) -> list[int]:
+    """Return where blocks of sentences begin and the last one ends: `ROWS` or about `BYTES` in each."""
+    ends = np.cumsum(pc.binary_length(text).to_numpy(zero_copy_only=False), dtype=np.int64)
+    edges = [0]
+    while edges[-1] < len(text) or len(edges) == 1:
+        begun = int(ends[edges[-1] - 1]) if edges[-1] else 0
+        full = int(np.searchsorted(ends, begun + BYTES))
+        edges.append(min(max(full, edges[-1] + 1), edges[-1] + ROWS, len(text)))
+    return edges
 
 
 def _of_characters(texts: list[str], langs: pa.Array) -> dict[str, npt.NDArray[Any]]:
@@ -120,12 +131,11 @@ def _of_characters(texts: list[str], langs: pa.Array) -> dict[str, npt.NDArray[A
     counted["identifier"] = count(signs) > 0
     other = np.zeros(len(texts), np.int64)
     encoded: Any = langs.dictionary_encode()
-    numbers = encoded.indices.to_numpy()
-    for number, lang in enumerate(encoded.dictionary.to_pylist()):
-        own = characters_of(lang[-4:])
-        rows = numbers == number
-        if own and rows.any():
-            other[rows] = count(letter & ~are(own))[rows]
+    scripts = np.asarray([characters_of(lang[-4:]) or "" for lang in encoded.dictionary.to_pylist()])
+    of_rows = scripts[encoded.indices.to_numpy()] if len(texts) else scripts
+    for own in filter(None, set(of_rows.tolist())):
+        rows = of_rows == own
+        other[rows] = count(letter & ~are(own))[rows]
     return counted | {"other_script": other}
 
 
@@ -266,7 +276,7 @@ def _repeated(places: Ints, hashes: npt.NDArray[np.uint64], owner: Ints) -> tupl
     """Return those places whose n-grams occur more than once in their document, and where groups of equal ones begin.
 
     Args:
-        places: where n-grams begin, ascending.
+        places: where n-grams begin, ascending among equal ones.
         hashes: (words,) of the n-gram at each place.
         owner: (words,) the document of each.
 

@@ -102,6 +102,22 @@ def test_each_line_is_read_once(tmp_path: Path, ending: str, at_lines: bool) -> 
     assert len(set(generated)) == 120
 
 
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_many_empty_lines_in_a_file_of_several_members(tmp_path: Path, ending: str) -> None:
+    """Of which a chunk holds far more text than its end counts stored bytes."""
+    (tmp_path / "in").mkdir()
+    records = lines(120)
+    empty = b"\n" * 30_000
+    members = [b"".join(line + b"\n" for line in records[n : n + 4]) + empty for n in range(0, 120, 4)]
+    (tmp_path / f"in/a.jsonl.{ending}").write_bytes(b"".join(map(COMPRESS[ending], members)))
+    one = settings(tmp_path)
+    chunks = plan_chunks(one, LENGTH, PACKABLE)
+    assert len(chunks) > 5 and not any(c.by_text for c in chunks)
+    found = items(one, chunks)
+    assert [x.doc_id for x in found if isinstance(x, Document)] == [f"{n}" for n in range(120)]
+    assert sum(x.records for x in found if isinstance(x, Rejected)) == 30 * len(empty)
+
+
 def test_a_last_line_without_an_end_and_padding(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     data = b"\n".join(lines(60))

@@ -352,8 +352,8 @@ def test_values_in_names_of_folders_are_told_with_a_way_to_have_them(tmp_path: P
     path.write_text(text.replace("    id: id", "    id: id\n    keep: {year: int64}"))
     refused = pipeline("plan", path)
     assert refused.returncode == 2 and told in refused.stderr, said(refused)
-    code = refused.stderr.partition('python -c "')[2].partition('"')[0].replace("FOLDER", "in")
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    code = refused.stderr.partition('python -c "')[2].partition('" FOLDER COPY')[0]
+    subprocess.run([sys.executable, "-c", code, "in", "COPY"], check=True, cwd=tmp_path)
     path.write_text(path.read_text().replace("path: in/", "path: COPY/"))
     assert pipeline("plan", path).returncode == 0
 
