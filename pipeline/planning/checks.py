@@ -7,6 +7,7 @@ Cost: listing the inputs, which the run then need not repeat, and reading a few 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections import Counter
@@ -46,7 +47,7 @@ from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.examined import count_sentences
 from pipeline.planning.language_checks import language_findings, share_of, stated_language
-from pipeline.planning.section_checks import Problem, near, section_problems
+from pipeline.planning.section_checks import Problem, near, no_output, section_problems
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -430,8 +431,7 @@ def _with_field(struct: ColumnType, name: str, kind: ColumnType) -> ColumnType:
 
 def _without_common(kinds: Sequence[ColumnType]) -> tuple[ColumnType, ColumnType]:
     """Return two of the kinds that only text holds; the first and the last where it takes more than two."""
-    pairs = combinations(kinds, 2)
-    return next((pair for pair in pairs if common_type(pair) == TEXT), (kinds[0], kinds[-1]))
+    return next((pair for pair in combinations(kinds, 2) if common_type(pair) == TEXT), (kinds[0], kinds[-1]))
 
 
 def _called(kind: ColumnType, value: Any) -> str:
@@ -451,28 +451,25 @@ def _numbered(keys: tuple[str, ...]) -> str:
 
 def _rules(config: RunConfig) -> tuple[Collection[str], Edges]:
     """Return the formats whose small files share chunks in this corpus, and how it cut compressed files."""
-    try:
-        store = Store(config.output)
-        return packs(store), known_edges(store, config.chunk_bytes)
-    except (PipelineError, OSError):
-        return PACKABLE, {}  # problems of the output are reported elsewhere
+    with contextlib.suppress(PipelineError, OSError):  # problems of the output are reported elsewhere
+        if not no_output(config.output):
+            store = Store(config.output)
+            return packs(store), known_edges(store, config.chunk_bytes)
+    return PACKABLE, {}
 
 
 def _head(planned: ChunkTable, row: int) -> Sequence[Chunk]:
     """Return the chunks of the input that begins in this row: all of them, or the first thousands."""
     name = planned[row].input
-    some = planned[row : row + 4096]
-    return [one for one in some if one.input == name]
+    return [one for one in planned[row : row + 4096] if one.input == name]
 
 
 def _plain(error: Exception, index: int, one: InputSettings) -> str:
     """Return an error that names the path as written, not the name that was made from it."""
     what = f"input {index + 1}"
-    return (
-        str(error).replace(f"input {one.input_name}:", f"{what}:")
-        if isinstance(error, InputError)
-        else f"{what}: {error}"
-    )
+    if isinstance(error, InputError):
+        return str(error).replace(f"input {one.input_name}:", f"{what}:")
+    return f"{what}: {error}"
 
 
 def _columns(config: RunConfig, one: InputSettings, keys: tuple[str, ...], first: RecordSample) -> Iterator[Problem]:

@@ -363,14 +363,17 @@ def _files(config: RunConfig) -> Iterator[Problem]:
             )
 
 
+def no_output(url: str) -> str:
+    """Return why nothing can be kept at a URL, by its protocol; empty if something can."""
+    return _NO_OUTPUT.get(url.partition("://")[0], "") if "://" in url else ""
+
+
 def _output(config: RunConfig) -> Iterator[Problem]:
     """Check that this user may write to a local output folder, and that a URL names a bucket that exists; whether it
     can be written is tested by `doctor` and by the run.
     """
-    protocol, _, rest = config.output.partition("://")
-    if protocol in _NO_OUTPUT:
-        what = f"output {config.output}: {_NO_OUTPUT[protocol]}"
-        yield ("output",), f"{what}; give a folder, or a URL: s3://… gs://… az://…"
+    if why := no_output(config.output):
+        yield ("output",), f"output {config.output}: {why}; give a folder, or a URL: s3://… gs://… az://…"
         return
     if is_remote(config.output):
         try:
@@ -378,6 +381,7 @@ def _output(config: RunConfig) -> Iterator[Problem]:
         except ConfigError as error:
             yield ("output",), f"output {error}"
             return
+        protocol, _, rest = config.output.partition("://")
         if not rest.partition("/")[0]:
             yield ("output",), f"output {config.output} names no bucket; write {protocol}://BUCKET/FOLDER"
         elif bucket := missing_bucket(config.output):

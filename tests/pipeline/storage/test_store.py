@@ -135,7 +135,7 @@ def test_a_file_that_cannot_get_its_name_is_not_copied_there(tmp_path: Path, mon
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "link to nothing"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "socket", "link to nothing, or in a circle"])
 def test_what_is_no_file_is_told_and_never_read(tmp_path: Path, kind: str) -> None:
     """Reading a pipe or /dev/zero would never end."""
     store, place = Store(str(tmp_path)), tmp_path / "run.json"
