@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
 from tests.support.cli import pipeline
-from tests.support.kills import KILLS, USUAL, check_resumed, files, killed
+from tests.support.kills import EVERY, KILLS, USUAL, check_resumed, files, killed
 from tests.support.processes import Process, start
 from tests.support.runs import bring_up_to_date
 
@@ -79,7 +79,8 @@ SECTIONS: dict[str, tuple[dict[str, Any], int]] = {  # and how many changes ther
 
 
 @pytest.mark.parametrize(
-    ("sections", "place"), [*((one, "disk") for one in SECTIONS), *((one, "S3") for one in SECTIONS)]
+    ("sections", "place"),
+    [*((one, "disk") for one in SECTIONS), *((one, "S3") for one in SECTIONS if EVERY or one == "scores")],
 )
 def test_killed_before_every_change(
     make_config: MakeConfig, tmp_path: Path, request: pytest.FixtureRequest, sections: str, place: str
