@@ -127,7 +127,7 @@ def _count_text(chunk: Chunk, content: Content | None) -> Counted:
     stored file.
     """
     if content:
-        content.add(chunk.start, chunk.end, _stored_digest(chunk))
+        _add_range(content, chunk)
     first, last = max(chunk.start - 1, 0), (sys.maxsize if chunk.end == TO_THE_END else chunk.end) - 1
     documents, unreadable = 0 if chunk.start else 1, 0
     at, ending = first, b""
@@ -191,16 +191,17 @@ def content_digest(chunk: Chunk, columns: Sequence[str]) -> str:
     """
     content = Content(columns)
     if chunk.by_text:
-        content.add(chunk.start, chunk.end, _stored_digest(chunk))
+        _add_range(content, chunk)
     else:
         count_documents(chunk, content)
     return content.of(chunk)
 
 
-def _stored_digest(chunk: Chunk) -> str:
-    """Return a digest of the stored bytes of a chunk's file, which a process reads once for all its chunks."""
+def _add_range(content: Content, chunk: Chunk) -> None:
+    """Show the range of text and a digest of the stored file, which a process reads once for all its chunks."""
     with _reading[chunk.url]:
-        return _digest_of_file(replace(chunk, id="", start=0, end=TO_THE_END, bytes=0, take=None))
+        file = _digest_of_file(replace(chunk, id="", start=0, end=TO_THE_END, bytes=0, take=None))
+    content.add(chunk.start, chunk.end, file)
 
 
 @functools.lru_cache(1 << 12)

@@ -32,7 +32,13 @@ class SonarTokenizer:
 
     def __init__(self, card: ModelCard) -> None:
         self.card = card
-        self._pieces = SentencePieceProcessor(model_file=str(card.verify("tokenizer")))
+        file = card.verify("tokenizer")
+        try:
+            self._pieces = SentencePieceProcessor(model_file=str(file))
+        except RuntimeError as error:
+            raise CardError(
+                f"card {card.name}: {file} is no model of SentencePiece; correct files.tokenizer"
+            ) from error
         self._first_language = self._pieces.vocab_size() + 1
         self._threads = cores()
         after = self._first_language + len(card.languages)

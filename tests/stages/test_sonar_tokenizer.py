@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
+import yaml
 
+from stages.cards import CardError
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import BEGIN, END, PAD, UNKNOWN, SonarTokenizer
 
@@ -68,3 +71,14 @@ def test_an_unknown_language_names_the_nearest_codes() -> None:
     tokenizer = SonarTokenizer(load_card(str(Path(__file__).parent / "fixtures/sonar-space-tiny/card.yaml")))
     with pytest.raises(ValueError, match=r"'eng'.*eng_Latn"):
         tokenizer.encode(["x"], "eng")
+
+
+def test_a_file_of_another_kind_is_told(tmp_path: Path) -> None:
+    """Plans make the tokenizers of all cards, and a tokenizer.json ended them with a traceback."""
+    data = b'{"version": "1.0", "model": {"type": "Unigram"}}'
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    file = {"path": "tokenizer.json", "sha256": hashlib.sha256(data).hexdigest()}
+    card = tmp_path / "mine.yaml"
+    card.write_text(yaml.safe_dump({"base": "sonar-tiny", "name": "mine", "files": {"tokenizer": file}}))
+    with pytest.raises(CardError, match=r"card mine: .*tokenizer\.json is no model of SentencePiece; correct files"):
+        SonarTokenizer(load_card(str(card)))
