@@ -36,6 +36,46 @@ PART, ROW = "part", "row"  # where a row stands: computed, not read
 ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)
 
 
+@contextmanager
+def told_if_damaged(store: Store, path: str) -> Iterator[None]:
+    """Report what Arrow says of a data file inside the `with` block.
+
+    Args:
+        store: the corpus.
+        path: the file.
+
+    Yields:
+        Nothing; the block runs once.
+
+    Raises:
+        CorpusError: if the file cannot be read, or a page is not what its checksum says.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise CorpusError(
+            f"{store.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run again"
+        ) from error
+
+
+@contextmanager
+def opened_data_file(store: Store, path: str) -> Iterator[pq.ParquetFile]:
+    """Open a data file; its pages are compared with their checksums, which those of early versions have not.
+
+    Args:
+        store: the corpus.
+        path: the file.
+
+    Yields:
+        The file.
+
+    Raises:
+        CorpusError: if it cannot be read, or a page is not what its checksum says.
+    """
+    with translate_errors(store.url), told_if_damaged(store, path), store.open(path) as handle:
+        yield pq.ParquetFile(handle, pre_buffer=True, page_checksum_verification=True)
+
+
 @dataclass(frozen=True)
 class Column:
     """A column that can be asked for. `nullable`: null if no sample took the row, or the document has no value.
@@ -293,16 +333,10 @@ class PartReader:
     @contextmanager
     def _opened(self, family: str, names: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
         """Give a family's file, which has these columns. What Arrow says of it becomes a `CorpusError`."""
-        try:
-            with translate_errors(self._store.url):
-                opened = self._file(family)
-                self._check_columns(family, names, opened.schema_arrow.names)
-                yield opened
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise CorpusError(
-                f"{self._store.url}/{self._files[family].path} cannot be read ({error}); if it was damaged, delete its "
-                "receipt and run again"
-            ) from error
+        with translate_errors(self._store.url), told_if_damaged(self._store, self._files[family].path):
+            opened = self._file(family)
+            self._check_columns(family, names, opened.schema_arrow.names)
+            yield opened
 
     def _check_columns(self, family: str, names: Sequence[str] | None, there: Sequence[str]) -> None:
         """Raise `CorpusError` if a file lacks a column of its family: it is another file. Kept metadata is left out."""
@@ -317,7 +351,7 @@ class PartReader:
     def _file(self, family: str) -> pq.ParquetFile:
         if family not in self._open:
             file: DataFile = self._files[family]
-            opened = pq.ParquetFile(self._store.open(file.path), pre_buffer=True)
+            opened = pq.ParquetFile(self._store.open(file.path), pre_buffer=True, page_checksum_verification=True)
             self._open[family] = opened
             found = opened.metadata
             groups = [found.row_group(group).num_rows for group in range(found.num_row_groups)]

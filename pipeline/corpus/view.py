@@ -158,7 +158,7 @@ class View:
         sink = pa.BufferOutputStream()
         table = self.listed.chunks.table.select(self.listed.written_columns())
         table = table.append_column("fingerprint", self.listed.fingerprints)
-        pq.write_table(table, sink, compression="zstd", write_statistics=False)
+        pq.write_table(table, sink, compression="zstd", write_statistics=False, write_page_checksum=True)
         store.write(f"{folder}/{CHUNKS_FILE}", memoryview(sink.getvalue()))
 
     def write_header(self, store: Store, folder: str) -> None:

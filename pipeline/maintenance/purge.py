@@ -308,7 +308,8 @@ def _hits(store: Store, path: str, wanted: pa.Array) -> pa.Table:
     columns = ["doc_id", *(("subdocument", "rows") if path.startswith("documents/") else ("records",))]
     try:
         with store.open(path) as file:
-            return pq.read_table(file, columns=columns, filters=pc.is_in(pc.field("doc_id"), value_set=wanted))
+            table = pq.read_table(file, columns=columns, page_checksum_verification=True)
+            return table.filter(pc.is_in(table["doc_id"], value_set=wanted))  # statistics have no checksum
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorpusError(
             f"{store.url}/{path} cannot be read ({error}), so nobody knows whether it holds one of these documents: "

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.base.errors import MissingError
 from pipeline.corpus.fits import FitRecord, fitted_scaler, record_of
+from pipeline.corpus.part_reader import opened_data_file
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import summed
 from pipeline.corpus.recipes import SEGMENT
@@ -145,8 +145,8 @@ def _seen(corpus: Corpus, pilot: Mapping[str, str], chunk: ChunkState) -> frozen
     found: set[int] = set()
     for file in (file for part in earlier for file in part.receipts[SEGMENT].files if file.family == "documents"):
         try:
-            with corpus.store.open(file.path) as handle:
-                found |= set(pq.read_table(handle, columns=["text_hash"])["text_hash"].to_pylist())
+            with opened_data_file(corpus.store, file.path) as opened:
+                found |= set(opened.read(["text_hash"])["text_hash"].to_pylist())
         except MissingError:
             return None
     return frozenset(found) if earlier else None

@@ -194,9 +194,11 @@ def parquet_options(table: pa.Table) -> dict[str, Any]:
     others.
 
     At 64 codebooks, codes of 13 bits take 105 bytes per sentence, of which 104 are information (dictionaries: 107 to
-    113).
+    113). Each page has a checksum, so that who reads a row group need not read the whole file to know that it is whole.
     """
-    options: dict[str, Any] = {"row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1}
+    options: dict[str, Any] = {
+        "row_group_size": ROW_GROUP_ROWS, "compression": "zstd", "compression_level": 1, "write_page_checksum": True,
+    }  # fmt: skip
     if table.column_names[0] in {name for name, _ in _VECTORS.values()}:
         options |= {"use_dictionary": False, "write_statistics": False}
         options["column_encoding"] = {f"{table.column_names[0]}.list.element": "BYTE_STREAM_SPLIT"}

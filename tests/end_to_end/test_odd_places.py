@@ -53,6 +53,7 @@ def test_a_project_with_a_folder_of_corpora_is_no_damaged_corpus(
     assert [one.name for one in tmp_path.iterdir()] == ["runs"]
 
 
+@pytest.mark.slow
 def test_closed_and_full_standard_streams(tmp_path: Path) -> None:
     """A closed one must not give its number to a file of the corpus, and a full one is not the corpus's disk."""
     write_jsonl(tmp_path / "in/a.jsonl", sample_documents("libreoffice-deu", 2))

@@ -9,7 +9,6 @@ from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
@@ -17,6 +16,7 @@ from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
 from pipeline.base.parallel import in_parallel
 from pipeline.config.select import SelectSettings
+from pipeline.corpus.part_reader import opened_data_file
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import CHECKED_BYTES, UNCOMPARED, compare_content
 from pipeline.corpus.tombstones import purged_from, read_tombstones
@@ -197,8 +197,8 @@ def _hashes(index: Index, split: str) -> pa.Array:
     store = Store(index.url)
 
     def read(path: str) -> pa.Array:
-        with store.open(path) as handle:
-            table = pq.read_table(handle, columns=["text_hash", "split"])
+        with opened_data_file(store, path) as opened:
+            table = opened.read(["text_hash", "split"])
         return table.filter(pc.equal(table["split"], split))["text_hash"].combine_chunks()
 
     return pa.chunked_array(in_parallel(read, index.parts["documents"].to_pylist()), pa.uint64()).combine_chunks()

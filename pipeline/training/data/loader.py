@@ -22,9 +22,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.config.train import LANES
+from pipeline.corpus.part_reader import opened_data_file
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
 from pipeline.training.data.index import FAMILIES_OF_PLANS, TrainingSource
@@ -186,8 +186,8 @@ class Loader:
             row_range = self._sequences[number].row_ranges_at([one - self._firsts[number]])[0]
             part, row = int(row_range["part"]), int(row_range["first_row"])
             if (number, part) not in tables:
-                with Store(index.url).open(index.parts["documents"][part].as_py()) as handle:
-                    tables[number, part] = pq.read_table(handle, columns=["doc_id", "first_row"]).combine_chunks()
+                with opened_data_file(Store(index.url), index.parts["documents"][part].as_py()) as opened:
+                    tables[number, part] = opened.read(["doc_id", "first_row"]).combine_chunks()
             documents = tables[number, part]
             doc = int(np.searchsorted(documents["first_row"].to_numpy(), row, side="right")) - 1
             said = documents["doc_id"][doc].as_py()

@@ -7,8 +7,9 @@ of 8192.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -93,29 +94,34 @@ class Reader:
         for name, array in into.items():
             family, column = columns[name]
             path = self._files[family][part]
-            try:
-                with translate_errors(self.index.url), self._store.open(path) as handle:
-                    source = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
-                    file = pq.ParquetFile(source, pre_buffer=True)
-                    for low, high in pairwise(borders):
-                        group = int(groups[low])
-                        inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
-                        if name == "embeddings":
-                            # Of the end of a document that begins in the row group before, no more than that.
-                            values = read_embeddings(file, source, group, int(inside[-1]) + 1)
-                        else:
-                            values = _column(file, group, column)
-                        _scatter(values, inside, array, places[low:high])
-            except MissingError:
-                raise MissingError(
-                    f"{self.index.url}/{path} is gone: the corpus has changed since it began to be read, so the index "
-                    f"{self.index.digest[:12]} no longer matches it. {REMEDY}"
-                ) from None
-            except (pa.ArrowException, OSError, ValueError, LookupError) as error:
-                raise CorpusError(
-                    f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
-                    "again, then make the index again: pipeline index"
-                ) from error
+            with translate_errors(self.index.url), self._told(path), self._store.open(path) as handle:
+                source = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
+                file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
+                for low, high in pairwise(borders):
+                    group = int(groups[low])
+                    inside = rows[low:high] - group * layout.ROW_GROUP_ROWS
+                    if name == "embeddings":
+                        # Of the end of a document that begins in the row group before, no more than that.
+                        values = read_embeddings(file, source, group, int(inside[-1]) + 1)
+                    else:
+                        values = _column(file, group, column)
+                    _scatter(values, inside, array, places[low:high])
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        """Report a file that is gone, or that Arrow cannot read."""
+        try:
+            yield
+        except MissingError:
+            raise MissingError(
+                f"{self.index.url}/{path} is gone: the corpus has changed since it began to be read, so the index "
+                f"{self.index.digest[:12]} no longer matches it. {REMEDY}"
+            ) from None
+        except (pa.ArrowException, OSError, ValueError, LookupError) as error:
+            raise CorpusError(
+                f"{self.index.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run "
+                "again, then make the index again: pipeline index"
+            ) from error
 
 
 def _column(file: pq.ParquetFile, group: int, name: str) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ as dictionaries, data pages of version 2 or another compression, in which anothe
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
 
     Raises:
         ValueError: if the values are not lists of one size of float16.
+        OSError: if a page is not what its checksum says.
     """
     kind = file.schema.column(0)
     if (kind.physical_type, kind.length) != ("FIXED_LEN_BYTE_ARRAY", 2):
@@ -67,7 +69,10 @@ def _without_levels(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         about = page.get(5, {1: 0, 2: None})  # the header of a data page of version 1
         if (page[1], about[2]) != (_DATA_PAGE, _BYTE_STREAM_SPLIT) or about[1] < 1:
             raise _OtherLayoutError
-        body = np.frombuffer(codec.decompress(data[at : at + page[3]], page[2]), np.uint8)
+        stored = data[at : at + page[3]]
+        if 4 in page and zlib.crc32(stored) != page[4] & 0xFFFFFFFF:
+            raise OSError("CRC checksum verification failed")  # as Arrow says it
+        body = np.frombuffer(codec.decompress(stored, page[2]), np.uint8)
         at += page[3]
         for _ in range(2):  # levels of repetition, of definition: each follows its length
             body = body[4 + int(body[:4].view(np.uint32)[0]) :]

@@ -14,11 +14,11 @@ from functools import cached_property
 from itertools import compress
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from pipeline.base.errors import ConfigError
+from pipeline.corpus.part_reader import opened_data_file
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index
 from pipeline.training.data.loader import Loader, TrainingSource
@@ -352,8 +352,7 @@ def _described(index: Index, split: str, sequences: list[int], columns: Sequence
     found = [np.empty(len(sequences), object) for _ in columns]
     store = Store(index.url)
     for number in sorted(set(part.tolist())):
-        with store.open(index.parts["documents"][number].as_py()) as handle:
-            file = pq.ParquetFile(handle)
+        with opened_data_file(store, index.parts["documents"][number].as_py()) as file:
             lacking = [name for name in columns if name not in file.schema_arrow.names]
             if lacking:
                 raise ConfigError(

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, MissingError, PipelineError
+from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
+from pipeline.corpus.part_reader import opened_data_file
 from pipeline.corpus.reader import Corpus
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
@@ -109,9 +109,9 @@ def seen_by(sources: Iterable[Source], index: Index, held: HeldOut) -> tuple[set
             if store.url == Store(index.url).url and path in present:
                 continue
             try:
-                with store.open(path) as handle:
-                    table = pq.read_table(handle, columns=COLUMNS)
-            except (OSError, MissingError, pa.ArrowException):
+                with opened_data_file(store, path) as opened:
+                    table = opened.read(COLUMNS)
+            except (OSError, PipelineError):
                 is_known = False
                 continue
             table = table.filter(pc.and_(pc.is_in(table["text_hash"], hashes), pc.equal(table["split"], "train")))

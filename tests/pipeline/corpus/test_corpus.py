@@ -135,6 +135,29 @@ def test_names_of_columns_that_are_no_text_are_told(corpus: Corpus) -> None:
     assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in said(done), said(done)
 
 
+def test_a_changed_bit_in_a_page_is_told(corpus: Corpus) -> None:
+    """Of columns that are read on their own, without the file's digest."""
+    drawn = np.random.default_rng(0)
+    for family, column in (("sentences", "text"), ("embeddings", "embedding"), ("autobleu", "decoded")):
+        path = max(Path(corpus.url, family).rglob("*.parquet"), key=lambda one: one.stat().st_size)
+        data = path.read_bytes()
+        about = pq.read_metadata(path).row_group(0)
+        pages = next(one for one in map(about.column, range(about.num_columns)) if column in one.path_in_schema)
+        first = pages.data_page_offset if pages.dictionary_page_offset is None else pages.dictionary_page_offset
+        last = first + pages.total_compressed_size - 1
+        for at in (*drawn.integers((first + last) // 2, last, 8), last):  # behind the page's header
+            changed = bytearray(data)
+            changed[at] ^= 1 << drawn.integers(8)
+            path.write_bytes(changed)
+            with pytest.raises(CorpusError, match=r"\.parquet cannot be read \(.*delete its receipt and run again"):
+                Corpus(corpus.url).table(column)
+        if family == "sentences":
+            done = pipeline("inspect", corpus.url)
+            assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in said(done)
+        path.write_bytes(data)
+    assert Corpus(corpus.url).table("text", "embedding", "decoded")
+
+
 def test_a_changed_bit_in_the_head_of_a_page_is_told(corpus: Corpus) -> None:
     path = Path(corpus.files()[0])
     data, outcomes = path.read_bytes(), set()

@@ -163,30 +163,41 @@ def test_who_watches_a_cancelled_run_on_slurm_is_told_who_cancelled_it(make_conf
     assert who_stopped(store, run) == "cancelled"
 
 
-@pytest.mark.parametrize(
-    "name", ["order.json", "claims/00000.done", "workers/*.json", "events/00000-000.jsonl", "work.parquet"]
-)
-def test_a_damaged_file_of_a_phase_keeps_nobody_from_cancelling_and_is_named(
-    make_config: MakeConfig, tmp_path: Path, name: str
+def test_damaged_files_of_a_phase_keep_nobody_from_cancelling_and_are_named(
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
     path = light(make_config)
     store, _, folder = order_phase(path)
-    if name != "work.parquet":
-        assert start_worker(store, folder).wait() == 0
-    (damaged,) = (tmp_path / "out" / folder).glob(name)
-    data = bytearray(damaged.read_bytes())
-    data[8] ^= 255
-    damaged.write_bytes(data if name == "work.parquet" else data[: len(data) // 2])
-    if name == "work.parquet":
-        worker = start_worker(store, folder)
-        assert worker.wait() == 1 and "work.parquet is damaged (" in worker.communicate()[0], worker.communicate()[0]
+    assert start_worker(store, folder).wait() == 0
+    phase = tmp_path / "out" / folder
+    patterns = ("order.json", "claims/00000.done", "workers/*.json", "events/00000-000.jsonl")
+    damaged = [file for pattern in patterns for file in phase.glob(pattern)]
+    assert len(damaged) == len(patterns)
+    for file in damaged:
+        data = bytearray(file.read_bytes())
+        data[8] ^= 255
+        file.write_bytes(data[: len(data) // 2])
     cancelled = pipeline("cancel", path)
     assert cancelled.returncode == 0, said(cancelled)
-    if name == "work.parquet":  # no command but workers reads it, and these only while the run is under way
-        return
     verified = pipeline("verify", path)
-    assert verified.returncode == 1 and f"{folder}/{damaged.relative_to(tmp_path / 'out' / folder)}" in said(verified)
+    assert verified.returncode == 1
+    assert all(f"{folder}/{file.relative_to(phase)}" in said(verified) for file in damaged), said(verified)
     assert "deleted" in said(pipeline("verify", path, "--repair"))
     for command in ("verify", "status", "logs"):
         done = pipeline(command, path)
         assert done.returncode == 0, said(done)
+
+
+def test_a_damaged_list_of_work_ends_its_workers_in_words_and_can_be_cancelled(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    path = light(make_config)
+    store, _, folder = order_phase(path)
+    file = tmp_path / "out" / folder / "work.parquet"
+    data = bytearray(file.read_bytes())
+    data[8] ^= 255
+    file.write_bytes(data)
+    worker = start_worker(store, folder)
+    assert worker.wait() == 1 and "work.parquet is damaged (" in worker.communicate()[0], worker.communicate()[0]
+    cancelled = pipeline("cancel", path)
+    assert cancelled.returncode == 0, said(cancelled)

@@ -43,6 +43,7 @@ def test_it_says_how_many_have_a_plan_and_continues_exactly(corpus: Path) -> Non
     assert steps_of(corpus, "again") != steps_of(corpus, "headline")
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(corpus: Path) -> None:
     settings = ("plans=column", "steps=3", "batch_concepts=128", "micro_concepts=64", "log_every=1", "warmup_steps=0")
     chosen = (f"model={corpus.parent}/small.yaml", *settings)

@@ -76,6 +76,27 @@ def test_other_values_are_refused() -> None:
         read_embeddings(pq.ParquetFile(source), source, 0, 1)
 
 
+def test_a_page_that_is_not_what_its_checksum_says_is_told() -> None:
+    data = bytes(layout.to_parquet(vectors(64)))
+    at = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(1).column(0).data_page_offset
+    for place in range(at + 40, len(data) - 600, 9973):
+        changed = bytearray(data)
+        changed[place] ^= 16
+        source = pa.BufferReader(bytes(changed))
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        with pytest.raises(OSError, match="CRC checksum verification failed"):
+            read_embeddings(file, source, 1, ROWS - 8192)
+        assert len(read_embeddings(file, source, 0, 8192)) == 8192, "that page is whole"
+
+
+def test_files_without_checksums_are_read() -> None:
+    table, sink = vectors(7), io.BytesIO()
+    pq.write_table(table, sink, **layout.parquet_options(table) | {"write_page_checksum": False})
+    source = pa.BufferReader(sink.getvalue())
+    found = read_embeddings(pq.ParquetFile(source, page_checksum_verification=True), source, 0, 8192)
+    np.testing.assert_array_equal(found.view(np.uint16), bits(table[0])[:8192])
+
+
 def test_what_a_footer_lies_about_is_told_or_read_otherwise() -> None:
     data = bytes(layout.to_parquet(vectors(3)))
     unknown = data.replace(b"\x15\x0c", b"\x15\x7e")  # a compression, of which Arrow would end the process
