@@ -47,8 +47,8 @@ from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
 from pipeline.planning.examined import count_sentences
 from pipeline.planning.language_checks import language_findings, share_of, stated_language
-from pipeline.planning.section_checks import Problem, near, no_output, section_problems
-from pipeline.storage.remote import translate_errors
+from pipeline.planning.section_checks import Problem, near, section_problems
+from pipeline.storage.remote import no_output, translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, shipped_lcm_cards

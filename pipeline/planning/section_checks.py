@@ -36,7 +36,7 @@ from pipeline.inputs.splits import split_column
 from pipeline.planning.pilot_size import POINTS_PER_UNIT, check_learnable, sentences_in, sentences_of
 from pipeline.storage import layout
 from pipeline.storage.local_files import refusal
-from pipeline.storage.remote import is_remote, missing_bucket
+from pipeline.storage.remote import is_remote, missing_bucket, no_output
 from pipeline.storage.store import REMEDIES, Store
 from stages.cards import CardError
 from stages.lcm.card import load_lcm_card, trained_lcms
@@ -47,9 +47,6 @@ SHOWN = 8  # languages in a message
 ADDED_TOKENS = 2  # language tag and </s>, which the cap may leave out
 SHORTEST = 8  # times shorter than usual sentences may be, as titles and chats are
 Problem = tuple[tuple[str, ...], str]  # path of keys, and what is wrong there
-_NO_OUTPUT = dict.fromkeys(("http", "https"), "nothing can be written to a web server") | {
-    "memory": "what is written there is lost when the command ends"
-}
 _SECTIONS = {  # family of columns → the section that makes it
     "language": "language: {}", "noise": "noise: {}", "hashes": "duplicates: {}", "duplicates": "duplicates: {}",
     "minhash": "duplicates: {near: {}}", "near-duplicates": "duplicates: {near: {}}",
@@ -361,11 +358,6 @@ def _files(config: RunConfig) -> Iterator[Problem]:
                 (section, "file"),
                 (f"{section}.file {file} does not exist; give the path of a file in a corpus's fits/, or leave it out"),
             )
-
-
-def no_output(url: str) -> str:
-    """Return why nothing can be kept at a URL, by its protocol; empty if something can."""
-    return _NO_OUTPUT.get(url.partition("://")[0], "") if "://" in url else ""
 
 
 def _output(config: RunConfig) -> Iterator[Problem]:

@@ -23,7 +23,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.base.errors import ConfigError, CorpusError, StorageError, visible
-from pipeline.storage.remote import is_remote, translate_errors
+from pipeline.storage.remote import is_remote, no_output, translate_errors
 from pipeline.storage.replacing import replacing_file
 from pipeline.storage.retry import check_not_chained, give_up_soon
 from pipeline.storage.store import Store
@@ -51,6 +51,8 @@ class ExportTarget:
         self.written: dict[str, dict[str, Any]] = {}  # name of a file → its size in bytes, and its SHA-256 if known
         if f"{self.url}/".startswith(f"{_absolute(corpus)}/"):
             raise ConfigError(f"--to {url} lies inside the corpus, whose files are never changed; give another place")
+        if why := no_output(url):
+            raise ConfigError(f"--to {url}: {why}; give a folder, or a URL: s3://… gs://… az://…")
         check_not_chained(self.url)
         with translate_errors(url):
             fs, path = fsspec.core.url_to_fs(self.url)

@@ -27,6 +27,11 @@ _EXTRAS = {
     "abfss": "azure",
     "hf": "hub",
 }
+_NO_OUTPUT = dict.fromkeys(("http", "https"), "nothing can be written to a web server") | {
+    "memory": "what is written there is lost when the command ends",
+    "hf": "the Hub makes a commit of every file, and none only if it is absent; pipeline export --format hub --push "
+    "OWNER/NAME puts a finished corpus there",
+}
 _CREDENTIALS = (
     "give credentials: environment variables (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on S3), a profile, "
 )
@@ -95,6 +100,11 @@ def missing_bucket(url: str) -> str:
     except Exception:  # whatever else is wrong is told by who reads or writes there
         return ""
     return ""
+
+
+def no_output(url: str) -> str:
+    """Return why nothing can be kept at a URL, by its protocol; empty if something can."""
+    return _NO_OUTPUT.get(url.partition("://")[0], "") if "://" in url else ""
 
 
 @contextmanager

@@ -306,6 +306,12 @@ def test_an_export_that_fails_leaves_nothing(
     assert not (tmp_path / "new").exists() and not list((tmp_path / "there").iterdir())
 
 
+@pytest.mark.parametrize("to", ["hf://datasets/me/mine", "https://host/out", "memory://out"])
+def test_a_place_where_nothing_can_be_kept_is_refused_before_it_is_asked(corpus: Corpus, to: str) -> None:
+    done = pipeline("export", corpus.url, "--format", "parquet", "--to", to)
+    assert done.returncode == 2 and f"--to {to}: " in done.stderr and "give a folder, or a URL" in done.stderr, done
+
+
 def test_an_export_to_a_full_disk_leaves_nothing(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_nothing_is_said_of_a_default_that_stands_for_a_wrong_value(make_config:
         ("s3:///corpora", "output s3:///corpora names no bucket; write s3://BUCKET/FOLDER"),
         ("htp://host/out", "output htp://host/out: Protocol not known: htp; give a folder, or a URL"),
         ("https://host/out", "output https://host/out: nothing can be written to a web server; give a folder"),
+        ("hf://datasets/me/mine", "output hf://datasets/me/mine: the Hub makes a commit of every file, and none only"),
         ("memory://out", "output memory://out: what is written there is lost when the command ends; give a folder"),
     ],
 )
@@ -271,9 +272,8 @@ def test_a_training_that_its_model_or_the_splits_of_a_small_corpus_forbid(make_c
     (told,) = problems(path)
     assert "split: none of the 14 documents of the inputs is in the split validation, which train needs" in told
     assert problems(path, "train.validation_concepts=0", "train.micro_concepts=128") == []
-    assert "train.micro_concepts is 64, the context of lcm-base-tiny 128" in "\n".join(
-        problems(path, "train.micro_concepts=64")
-    )
+    (told,) = problems(path, "train.micro_concepts=64", "split.validation=0.4")
+    assert "train.micro_concepts is 64, the context of lcm-base-tiny 128" in told
     assert pipeline("run", path).returncode == 2 and not (path.parent / "out").exists()
 
 
