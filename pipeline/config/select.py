@@ -50,11 +50,13 @@ class SelectSettings(Settings):
         if not isinstance(value, dict) or value.get("preset") is None:
             return value
         names = value["preset"] if isinstance(value["preset"], list) else [value["preset"]]
-        unknown = [str(name) for name in names if name not in PRESETS]
-        if unknown:
+        unknown = [str(name) for name in names if not isinstance(name, str) or name not in PRESETS]
+        if unknown or not names:
             near = [one for name in unknown for one in difflib.get_close_matches(name, PRESETS, n=1)]
             hint = f"did you mean {', '.join(near)}? " if near else ""
-            raise ValueError(f"preset {', '.join(unknown)}: {hint}there are: {', '.join(PRESETS)}")
-        where = [f"({value['where']})"] if isinstance(value.get("where"), str) else []
-        rules = " and ".join([*(PRESETS[name] for name in names), *where])
-        return {key: one for key, one in value.items() if key != "preset"} | {"where": rules}
+            raise ValueError(f"preset {', '.join(unknown) or '[]'}: {hint}there are: {', '.join(PRESETS)}")
+        others, where = {key: one for key, one in value.items() if key != "preset"}, value.get("where")
+        if where is not None and not (isinstance(where, str) and where.strip()):
+            return others  # which is refused for what it has as `where`
+        rules = [PRESETS[name] for name in names] + ([] if where is None else [f"({where})"])
+        return others | {"where": " and ".join(rules)}

@@ -34,6 +34,10 @@ DOCUMENT_COLUMNS = (
     *(f"doc_duplicate_{n}gram_chars" for n in DUPLICATE_NGRAMS),
 )
 
+# Marks that end a sentence: of Latin and East Asian scripts, Devanagari and its kin, Armenian, Arabic and Urdu,
+# Ethiopic, Burmese, Khmer, Tibetan, Santali.
+END_MARKS = ".!?…。！？।॥։؟۔።፧။។៕།༎᱾᱿"
+
 # Rules of other curators as conditions: a sentence stays if all hold. Their lines are our paragraphs.
 _DUPLICATE_CHARS = (0.15, 0.14, 0.13, 0.12, 0.11, 0.10)
 _TOP_CHARS = (0.20, 0.18, 0.16)
@@ -59,7 +63,7 @@ PRESETS = {
     "fineweb": "doc_terminal_share >= 0.12 and doc_short_share <= 0.67 and doc_duplicate_line_chars <= 0.01",
     # Raffel et al. 2020 (arXiv 1910.10683), section 2.2: the rules for lines, here of sentences.
     "c4-lines": (
-        "sentence_words >= 5 and matches(text, '([.!?…。！？][\"”’»)]*|[\"”»」』])$') "
+        f"sentence_words >= 5 and matches(text, '([{END_MARKS}][\"”’»)]*|[\"”»」』])$') "
         "and not matches(text, '(?i)javascript')"
     ),
 }
@@ -74,7 +78,7 @@ class NoiseSettings(StageSettings):
     """
 
     name: ClassVar[str] = "noise"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     reads: ClassVar[tuple[str, ...]] = (
         "sentences.text",
         "sentences.lang",

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.noise.characters import BYTES, ROWS, Characters, Flags, Floats, Ints
-from stages.noise.settings import DUPLICATE_NGRAMS, TOP_NGRAMS, NoiseSettings
+from stages.noise.settings import DUPLICATE_NGRAMS, END_MARKS, TOP_NGRAMS, NoiseSettings
 from stages.stage import Computed, HostStage
 
 URL = r"(?:https?://|ftp://|www\.)\S+|\b[\w.+-]+@[\w-]+\.[\w.-]+"
@@ -32,7 +32,7 @@ IDENTIFIER = (
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 BULLET = r"^\s*[-*•‣▪●–]\s"
 ELLIPSIS = r"(?:…|\.\.\.)$"
-TERMINAL = r"[.!?…。！？।։؟\"'”’»」』]$"
+TERMINAL = rf"[{END_MARKS}\"'”’»」』]$"
 SHORT = 30  # characters of a short line, at most
 _SCRIPTS = {  # names of RE2 for those of ISO 15924
     "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Cyrl": "Cyrillic", "Deva": "Devanagari",
@@ -65,6 +65,12 @@ class Noise(HostStage):
 def _count(text: pa.Array, pattern: str) -> Floats:
     """Return (rows,) how often the pattern occurs."""
     found: Floats = pc.count_substring_regex(text, pattern).to_numpy(zero_copy_only=False).astype(np.float64)
+    return found
+
+
+def _matches(text: pa.Array, pattern: str) -> Floats:
+    """Return (rows,) 1 where the pattern occurs, 0 elsewhere; `^` counts each mark of "* * *" as the first one."""
+    found: Floats = pc.match_substring_regex(text, pattern).to_numpy(zero_copy_only=False).astype(np.float64)
     return found
 
 
@@ -230,9 +236,9 @@ def _lines(text: pa.Array, of: Ints, paragraph: Ints, apart: Flags, documents: i
         return _ratio(_totals(owner, documents, values), _totals(owner, documents, np.ones(len(owner))))
 
     return {
-        "doc_bullet_share": share(_count(first, BULLET)),
-        "doc_ellipsis_share": share(_count(last, ELLIPSIS)),
-        "doc_terminal_share": share(_count(last, TERMINAL)),
+        "doc_bullet_share": share(_matches(first, BULLET)),
+        "doc_ellipsis_share": share(_matches(last, ELLIPSIS)),
+        "doc_terminal_share": share(_matches(last, TERMINAL)),
         "doc_short_share": share((length <= SHORT).astype(np.float64)),
         "doc_duplicate_line_share": share(again),
         "doc_duplicate_line_chars": _ratio(

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from stages.noise.settings import (
     DOCUMENT_COLUMNS,
     DUPLICATE_NGRAMS,
+    PRESETS,
     SENTENCE_COLUMNS,
     TOP_NGRAMS,
     NoiseSettings,
@@ -157,6 +159,24 @@ def test_lines_are_paragraphs() -> None:
     assert first["doc_duplicate_line_chars"] == pytest.approx(4 / (sum(chars) + 1))  # a space inside the first line
     assert first["doc_words"] == sum(len(text.split()) for text in texts)
     assert table["doc_words"].to_pylist()[:6] == [first["doc_words"]] * 6 and table["doc_words"][6].as_py() == 2
+
+
+def test_a_line_has_one_bullet_at_most() -> None:
+    table = signals(["* * * * *", "- – Twice.", "A line.", "*** and more", "-- an option"])
+    assert table["doc_bullet_share"][0].as_py() == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize("mark", [".", "。", "।", "؟", "۔", "።", "။", "។", "།", "։", "᱾"])
+def test_lines_end_with_the_marks_of_their_script(mark: str) -> None:
+    table = signals([f"five words are in it{mark}", "five words are in it"])
+    assert table["doc_terminal_share"][0].as_py() == 0.5
+    (rule,) = [one for one in PRESETS["c4-lines"].split(" and ") if one.startswith("matches(")]
+    pattern = rule.removeprefix("matches(text, '").removesuffix("')")
+    assert pc.match_substring_regex(pa.array([f"in it{mark}", f"in it{mark}”", "in it"]), pattern).to_pylist() == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,10 @@ def test_a_preset_is_its_rules(wrongly_stated: Path) -> None:
     [
         ({"preset": "gopher-qualty"}, r"preset gopher-qualty: did you mean gopher-quality\? there are: gopher-quality"),
         ({"preset": ["fineweb", 3]}, "preset 3: there are: gopher-quality"),
+        ({"preset": [["fineweb"]]}, r"preset \['fineweb'\]: did you mean fineweb"),
+        ({"preset": []}, r"preset \[\]: there are: gopher-quality"),
+        ({"preset": "fineweb", "where": True}, "select.where"),
+        ({"preset": "fineweb", "where": " "}, "select.where"),
     ],
 )
 def test_unknown_presets_are_told(wrongly_stated: Path, section: dict[str, object], message: str) -> None:
