@@ -325,11 +325,11 @@ function drawPanel(found) {
 function filters(name, value) {
   const column = columns.get(name);
   if (!column || !column.ordered) return [];
-  const signs = value === null ? [["is null", null]] : column.number ? [["≤", "<="], ["≥", ">="], ["=", "=="]] : [["=", "=="], ["≠", "!="]];
+  const signs = value === null ? [["is null", null]] : column.number && value === "NaN" ? [["=", "!="]] : column.number ? [["≤", "<="], ["≥", ">="], ["=", "=="]] : [["=", "=="], ["≠", "!="]];
   if (typeof value === "string" && (value.length > MOST_FILTER || /[\\…]/.test(value))) return [];
   return [element("span", {class: "signs"}, ...signs.map(([sign, written]) => element("button", {
     type: "button", title: `Filter: ${name} ${sign} this value`, "aria-label": `Filter by ${name} ${sign} this value`,
-    onclick: () => addFilter(written === null ? `${named(name)} is null` : `${named(name)} ${written} ${constant(column, value)}`),
+    onclick: () => addFilter(written === null ? `${named(name)} is null` : `${named(name)} ${written} ${column.number && value === "NaN" ? named(name) : constant(column, value)}`),  // only NaN is not itself
   }, sign)))];
 }
 
@@ -338,6 +338,7 @@ function named(name) {
 }
 
 function constant(column, value) {
+  if (column.number && /inf$/.test(value)) return value.replace("inf", "1e999");
   return column.number || typeof value === "boolean" ? String(value) : `'${String(value).replace(/['\\]/g, "\\$&")}'`;
 }
 

@@ -1,7 +1,8 @@
 """Turns rows of a corpus into the JSON that the page shows: values that it can put into text nodes as they are.
 
 Control characters and marks that turn the direction of text become visible escapes; long texts are cut, and end with …;
-numbers that JavaScript cannot hold become text. Also how the rows of a filter are used elsewhere.
+numbers that JavaScript or JSON cannot hold become text, NaN too, which is no null. Also how the rows of a filter are
+used elsewhere.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def shown_value(value: Any, longest: int) -> Any:
     if isinstance(value, int):
         return value if abs(value) <= EXACT else str(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else None if math.isnan(value) else str(value)
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else str(value)
     if isinstance(value, dt.date):
         return value.isoformat()
     return _cut(value if isinstance(value, str) else to_json(value), longest)

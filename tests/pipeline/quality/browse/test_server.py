@@ -444,3 +444,51 @@ def test_in_a_browser(server: Served, hostile: Corpus, width: int, height: int, 
         assert all(one.startswith((server.address, "data:,")) for one in page.requests)
         refused = "try { document.body.innerHTML = '<b>x</b>'; 'done' } catch (error) { error.name }"
         assert page.js(refused) == "TypeError"  # no text becomes markup
+
+
+@pytest.mark.slow  # a browser starts
+def test_numbers_that_are_none_and_many_columns_in_a_browser(tmp_path: Path) -> None:
+    """NaN and infinities are told from null, and each value makes filters that keep its row. The page stays as wide as
+    the window, however many columns are shown.
+    """
+    scores = [1.5, float("nan"), None, float("inf"), float("-inf")]
+    ids, text = [f"{at}-{'long' * 9}" for at in range(len(scores))], ["One sentence."] * len(scores)
+    table = {"id": ids, "text": text, "lang": ["eng_Latn"] * len(scores), "score": scores}
+    wide = [f"wide {at}" for at in range(9)]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table(table | dict.fromkeys(wide, ids)), tmp_path / "in/a.parquet")
+    source = {"path": "in/*.parquet", "id": "id", "lang": {"column": "lang"}, "keep": ["score", *wide]}
+    assert pipeline("run", write_config(tmp_path, input=[source], encode=None, autobleu=None)).returncode == 0
+    corpus = Corpus(str(tmp_path / "out"))
+    with browsed(corpus.url) as server, chromium() as browser:
+        page = browser.page()
+        page.look(1280, 900)
+        names = ["doc_id", "score", *wide]
+        for at, (shown, conditions) in enumerate((
+            ("1.5", ["score <= 1.5", "score >= 1.5", "score == 1.5"]),
+            ("NaN", ["score != score"]),
+            ("–", ["score is null"]),
+            ("inf", ["score <= 1e999", "score >= 1e999", "score == 1e999"]),
+            ("-inf", ["score <= -1e999", "score >= -1e999", "score == -1e999"]),
+        )):  # fmt: skip
+            term = "[...document.querySelectorAll('#panel dt')].find(one => one.textContent === 'score')"
+            buttons = f"[...{term}.nextSibling.querySelectorAll('button')]"
+            for number, condition in enumerate(conditions):
+                page.open(f"{server.address}?{urlencode({'columns': chr(9).join(names)})}")
+                page.wait_for(f"document.querySelectorAll('#body tr').length == {len(scores)}")
+                assert page.js("document.documentElement.scrollWidth <= innerWidth")
+                assert (
+                    page.js(
+                        f"document.querySelectorAll('#body tr')[{at}].querySelector('[data-label=score]').textContent"
+                    )
+                    == shown
+                )
+                page.js(f"document.querySelectorAll('#body .open')[{at}].click()")
+                page.wait_for("!document.getElementById('panel').hidden")
+                assert page.js(f"{buttons}.length") == len(conditions)
+                page.js(f"{buttons}[{number}].click()")
+                page.wait_for("document.getElementById('status').textContent.includes('satisfy the filter')")
+                assert page.js("document.getElementById('where').value") == condition
+                found = corpus.to_arrow("doc_id", where=condition)["doc_id"].to_pylist()
+                assert ids[at] in found and page.js("document.querySelectorAll('#body tr').length") == len(found)
+        assert page.messages == []
