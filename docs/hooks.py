@@ -210,7 +210,7 @@ def commands() -> str:
     from pipeline.cli import app
 
     lines = ["# Commands", "", "What `pipeline COMMAND --help` says. Exit codes: 0 done, 1 failed, 2 wrong usage or"]
-    lines += ["configuration, 130 interrupted.", ""]
+    lines += ["configuration, 130 interrupted, 141 if nothing reads the output any more.", ""]
     panel = None
     for command in (one for one in getattr(get_command(app), "commands").values() if not one.hidden):  # noqa: B009
         if command.rich_help_panel != panel:

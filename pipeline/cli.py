@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted."""
+"""The command line. Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted, 141 unread."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ import codecs
 import io
 import json
 import logging
+import os
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
@@ -23,6 +24,7 @@ from pipeline.base.errors import visible
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 PACKAGES = ("pipeline", "launchers", "stages")
+READER_LEFT = 128 + 13  # what shells show of a program that SIGPIPE ended
 _chosen = {"form": "text"}  # of this process
 MESSAGES = "pipeline"  # the logger that what was written for people is said to come from
 
@@ -72,6 +74,21 @@ def json_for_output(value: Any, indent: int = 1) -> str:
     """Return JSON for standard output: in ASCII where that is not UTF-8, since its escapes are not those of JSON."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return json.dumps(value, ensure_ascii=codecs.lookup(encoding).name != "utf-8", indent=indent)
+
+
+def write_out(text: str) -> None:
+    """Write a text for scripts to standard output."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_without_reader()
+
+
+def end_without_reader() -> NoReturn:
+    """End as programs do whose output nobody reads any more, as behind `| head`; nothing is written at exit then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(READER_LEFT)
 
 
 def set_log(level: str, form: str = "text") -> None:

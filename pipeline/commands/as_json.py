@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from pipeline.base.messages import json_for_output
+from pipeline.base.messages import json_for_output, write_out
 
 if TYPE_CHECKING:
     from pipeline.corpus.reader import Corpus
@@ -35,7 +33,7 @@ SCHEMA = 1
 
 def print_json(command: str, value: Mapping[str, Any]) -> None:
     """Print an object for scripts, without numbers that JSON cannot represent."""
-    typer.echo(json_for_output({"schema": SCHEMA, "command": command} | plain(value)))
+    write_out(json_for_output({"schema": SCHEMA, "command": command} | plain(value)) + "\n")
 
 
 def plain(value: Any) -> Any:

@@ -254,17 +254,17 @@ def files(
 
       pipeline files s3://mine/corpus --json
     """
-    from pipeline.base.messages import json_for_output
+    from pipeline.base.messages import json_for_output, write_out
     from pipeline.export.sql import families_of, live_files
 
     corpus = open_corpus(place)
     families = [family] if family else families_of(corpus)
     found = [{"family": one, "file": file} for one in families for file in live_files(corpus, one)]
     if as_json:
-        typer.echo(json_for_output(found))
+        write_out(json_for_output(found) + "\n")
     else:
         for row in found:
-            typer.echo(row["file"])
+            write_out(row["file"] + "\n")
 
 
 def sql(
@@ -285,12 +285,13 @@ def sql(
 
       pipeline sql runs/sample --open
     """
+    from pipeline.base.messages import write_out
     from pipeline.export.sql import duckdb_views, open_duckdb
 
     views = duckdb_views(open_corpus(place))
     if open_shell:
         raise typer.Exit(open_duckdb(views))
-    typer.echo(views, nl=False)
+    write_out(views)
 
 
 def report(

@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from pipeline.base.errors import ConfigError, is_utf8, visible
-from pipeline.base.messages import FORMATS, LEVELS, JsonLines, print_plain, set_log
+from pipeline.base.messages import FORMATS, LEVELS, JsonLines, end_without_reader, print_plain, set_log
 
 if TYPE_CHECKING:
     from pipeline.config.run_config import RunConfig
@@ -27,7 +27,21 @@ if TYPE_CHECKING:
     from pipeline.storage.store import Store
 
 LOG_WIDTH = 160  # where the output is not a terminal
-out = Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+
+
+class _Output(Console):
+    """Standard output. working: whether the command does more than print, and is unfinished if its reader leaves."""
+
+    working = False
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing more, and end the command."""
+        if self.working:
+            print_plain(err, "nothing reads standard output any more; what the command does may be unfinished", "red")
+        end_without_reader()
+
+
+out = _Output(width=None if sys.stdout.isatty() else LOG_WIDTH)
 err = Console(stderr=True, soft_wrap=True)
 notes = Console(stderr=True, soft_wrap=True)  # what is being done; silent with -q
 
@@ -161,7 +175,7 @@ def _set_messages(verbose: int, quiet: bool, level: str | None, form: str | None
         raise ConfigError(f"--log-level {level}: give one of {', '.join(LEVELS)}")
     set_log((level or ("error" if quiet else ("warning", "info", "debug")[min(verbose, 2)])).lower(), form)
     notes.quiet = quiet
-    out.quiet = quiet and summary
+    out.quiet, out.working = quiet and summary, summary
 
 
 def with_messages(command: Callable[..., None], summary: bool, kept: str = "") -> Callable[..., None]:

@@ -7,13 +7,12 @@ autobleu needs encode, that inputs exist) is checked by `pipeline plan` and `doc
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 
-from pipeline.base.messages import json_for_output, print_plain
+from pipeline.base.messages import json_for_output, print_plain, write_out
 from pipeline.config.load import MAY_BE_EMPTY
 from pipeline.config.run_config import RunConfig
 from pipeline.storage.replacing import replacing_file
@@ -65,7 +64,7 @@ def corpus_schema() -> Schema:
 
 def print_schema() -> None:
     """Print the schema to standard output, for a file or another program."""
-    sys.stdout.write(json_for_output(corpus_schema(), 2) + "\n")
+    write_out(json_for_output(corpus_schema(), 2) + "\n")
 
 
 def write_schema(console: Console, to: str) -> None:

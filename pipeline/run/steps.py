@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import counted, duration
+from pipeline.base.formats import counted, duration, number
 from pipeline.base.interrupts import StoppedWithProgress
 from pipeline.config.run_config import RunConfig
 from pipeline.console.progress import FitProgress
@@ -61,7 +61,9 @@ def next_step(plan: Plan, last: str) -> Step:
             return of_pilot
         nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence, so nothing needs the fits
         if not nothing_to_fit:
-            if todo or not pilot.enough:
+            if todo:
+                raise CorpusError(_failed(plan, len(of_pilot.plan.to_launch)))
+            if not pilot.enough:
                 raise _stuck(plan)
             return Step("fit", plan, pilot)
     if plan.launches:
@@ -83,9 +85,20 @@ def compare(console: Console, plan: Plan, device: Callable[[], str]) -> None:
         console.print(f"{stage}: {counted(parts, 'part')} compared", highlight=False)
 
 
+def _left(plan: Plan) -> str:
+    return ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
+
+
+def _failed(plan: Plan, count: int) -> str:
+    return (
+        f"{_left(plan)}: fits wait until all of the pilot is done, and {number(count)} of its chunks and parts "
+        "are not: they failed or were set aside. pipeline logs says why; mend the cause or purge their documents, and "
+        "run again"
+    )
+
+
 def _stuck(plan: Plan) -> CorpusError:
-    left = ", ".join(dict.fromkeys((*plan.missing_fits, *plan.waiting)))
-    return CorpusError(f"{left}: earlier stages are not done on the pilot; run without --only and --until")
+    return CorpusError(f"{_left(plan)}: earlier stages are not done on the pilot; run without --only and --until")
 
 
 def decide(console: Console, step: Step, refit: Collection[str], device: Callable[[], str]) -> list[str]:

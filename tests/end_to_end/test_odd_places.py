@@ -68,5 +68,13 @@ def test_closed_and_full_standard_streams(tmp_path: Path) -> None:
         "os._exit(sum(not os.get_inheritable(number) for number in range(3)))"  # processes that it starts have them too
     )
     inherited = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} <&- >&- 2>&-"
+    left = f"set -o pipefail; {command} | true"  # a reader that leaves, as `head` does
+    done = subprocess.run(["bash", "-c", left], capture_output=True, text=True, timeout=600)
+    told = "nothing reads standard output any more; what the command does may be unfinished"
+    assert done.returncode == 141 and told in done.stderr.splitlines(), done.stderr
+    for reading in (f"plan {path}", f"files {tmp_path / 'out'}", f"status {tmp_path / 'out'} --json", "schema"):
+        left = f"set -o pipefail; {shlex.quote(str(PIPELINE))} {reading} | true"
+        done = subprocess.run(["bash", "-c", left], capture_output=True, text=True, timeout=600)
+        assert (done.returncode, done.stderr) == (141, ""), (reading, done)
     assert subprocess.run(["bash", "-c", inherited], timeout=600).returncode == 0
     assert pipeline("run", path).stdout.startswith("Nothing to do.") and pipeline("verify", path).returncode == 0

@@ -28,6 +28,7 @@ from pipeline.run.options import RunOptions
 from pipeline.run.pilot import pilot_of
 from pipeline.run.run import Backend
 from pipeline.run.run import run as run_corpus
+from pipeline.run.steps import next_step
 from pipeline.storage.store import Store
 from stages.arrow import embedding_matrix
 from stages.scaler.robust import RobustScaler, ScalerFit
@@ -179,6 +180,17 @@ def test_what_cannot_be_fitted_is_said(make_config: MakeConfig, tmp_path: Path) 
         run(path, options=RunOptions(refit=("encode",)))
     with pytest.raises(ConfigError, match="fragility needs what scaler makes: add a section `scaler"):
         load_config(make_config(fragility={}))
+
+
+def test_fits_that_wait_for_failed_parts_do_not_blame_options(make_config: MakeConfig) -> None:
+    config = load_config(make_config(**FITS))
+    plan = make_plan(config)
+    pilot = next_step(plan, "")
+    assert pilot.kind == "pilot"
+    with pytest.raises(
+        CorpusError, match=r"^scaler, rvq: .* is done, and 3 of .* failed or were set aside. pipeline logs"
+    ):
+        next_step(plan, pilot.todo)  # what was launched is as undone as before
 
 
 def test_a_damaged_artifact_is_not_used(make_config: MakeConfig, tmp_path: Path) -> None:
