@@ -249,6 +249,22 @@ def test_verify_finds_a_ledger_that_says_something_else(corpus: Path) -> None:
     assert "says other keys, receipts than the receipts" in wrong.what and wrong.receipt == wrong.path
 
 
+def test_ledgers_of_versions_whose_receipts_had_fewer_fields(corpus: Path) -> None:
+    """A corpus of version 0.1.0 is clean: its chunks' receipts say nothing of the content that was read."""
+    (path,) = ledgers(corpus)
+    for receipt in (corpus.parent / "out" / "chunks").rglob("*.json"):
+        change_record(receipt, content="")
+    table = pq.read_table(path)
+    texts = []
+    for text in table["receipts"].to_pylist():
+        said = json.loads(text)
+        del said["chunk"]["content"]
+        texts.append(json.dumps(said))
+    table = table.set_column(table.schema.get_field_index("receipts"), table.schema.field("receipts"), pa.array(texts))
+    pq.write_table(table, path)
+    assert not list(check_ledgers(present(corpus)))
+
+
 def test_chunks_of_a_corpus_are_read_at_their_own_cost(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = present(corpus)
     asked: list[str] = []
