@@ -45,13 +45,13 @@ from pipeline.corpus.fingerprint import fingerprint
 from pipeline.corpus.receipts import commit
 from pipeline.corpus.recipes import SEGMENT, part_fingerprint
 from pipeline.corpus.runs import RunRecord
+from pipeline.corpus.vectors import read_embeddings
 from pipeline.export import ExportOptions, export_corpus
 from pipeline.export.lcm import EMBEDDINGS
 from pipeline.planning.plan import make_plan
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.data.loader import Loader, TrainingSource
-from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_array
 
 DOCUMENT = 80  # sentences, about as many as in the LCM paper

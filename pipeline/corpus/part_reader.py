@@ -9,11 +9,12 @@ of the part's documents.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,13 @@ from pipeline.base.formats import counted
 from pipeline.conditions.condition import Condition
 from pipeline.corpus.receipts import DataFile, Receipt
 from pipeline.corpus.recipes import SEGMENT
+from pipeline.corpus.vectors import read_embeddings
 from pipeline.inputs.column_types import TEXT, ColumnType, types_in
 from pipeline.inputs.kept_values import as_array
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
+from stages.arrow import embedding_array
 
 PART, ROW = "part", "row"  # where a row stands: computed, not read
 ROW_COLUMNS = tuple(name for family in layout.ROW_FAMILIES for name in layout.schema(family, width=1).names)
@@ -52,7 +55,7 @@ def told_if_damaged(store: Store, path: str) -> Iterator[None]:
     """
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorpusError(
             f"{store.url}/{path} cannot be read ({error}); if it was damaged, delete its receipt and run again"
         ) from error
@@ -171,6 +174,7 @@ class PartReader:
         self.columns = columns_of(with_kept(vouched, types), types)
         self._store = store
         self._files = {file.family: file for receipt in receipts.values() for file in receipt.files}
+        self._sources: dict[str, Any] = {}  # of the files that are open
         self._open: dict[str, pq.ParquetFile] = {}
         self._documents: dict[str, pa.ChunkedArray] = {}
 
@@ -325,10 +329,21 @@ class PartReader:
         first, end = self._stored_bounds(group)
         rows = self._files[family].rows if family == "documents" else end - first
         with self._opened(family, names) as opened:
-            table = opened.read(names) if group is None else opened.read_row_group(group, names)
+            if family == "embeddings" and self._store.local:  # Arrow reads many ranges of a store at once
+                table = self._embeddings(opened, range(self.groups) if group is None else [group])
+            else:
+                table = opened.read(names) if group is None else opened.read_row_group(group, names)
             if any(len(column) != rows for column in table.columns):  # as with a changed bit in the head of a page
                 raise pa.ArrowInvalid(f"not {rows} rows in each column")
             return table
+
+    def _embeddings(self, opened: pq.ParquetFile, groups: Iterable[int]) -> pa.Table:
+        source, kind, found = self._sources["embeddings"], opened.schema_arrow.types[0], []
+        for group in groups:
+            first, end = self._stored_bounds(group)
+            values = embedding_array(read_embeddings(opened, source, group, end - first)).values
+            found.append(pa.FixedSizeListArray.from_arrays(values, type=kind))
+        return pa.table({"embedding": pa.chunked_array(found, kind)})
 
     @contextmanager
     def _opened(self, family: str, names: Sequence[str] | None) -> Iterator[pq.ParquetFile]:
@@ -351,7 +366,8 @@ class PartReader:
     def _file(self, family: str) -> pq.ParquetFile:
         if family not in self._open:
             file: DataFile = self._files[family]
-            opened = pq.ParquetFile(self._store.open(file.path), pre_buffer=True, page_checksum_verification=True)
+            self._sources[family] = source = self._store.open(file.path)
+            opened = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)
             self._open[family] = opened
             found = opened.metadata
             groups = [found.row_group(group).num_rows for group in range(found.num_row_groups)]

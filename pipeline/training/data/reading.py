@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import torch
 
 from pipeline.base.errors import CorpusError, MissingError
+from pipeline.corpus.vectors import read_embeddings
 from pipeline.storage import layout
 from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
@@ -32,7 +33,6 @@ from pipeline.training.data.order import BufferSlice, ShuffleBuffer
 from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
 from pipeline.training.data.sequences import BREAK_SENTENCE, CLOSING_SENTENCE, GIVEN_PLAN, PLAN_COPY
-from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_matrix
 from stages.batching import Tokens
 from stages.lcm.batch import Batch

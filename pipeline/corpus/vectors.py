@@ -41,7 +41,7 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
 
     Raises:
         ValueError: if the values are not lists of one size of float16.
-        OSError: if a page is not what its checksum says.
+        OSError: if a page is not what its checksum says, or cannot be read.
     """
     kind = file.schema.column(0)
     if (kind.physical_type, kind.length) != ("FIXED_LEN_BYTE_ARRAY", 2):
@@ -50,6 +50,8 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         raise ValueError(f"a column of {file.schema_arrow.types[0]}, not of lists of one size")
     try:
         return _without_levels(file, source, group, rows)
+    except (LookupError, ValueError) as error:
+        raise OSError(f"the pages of row group {group} are damaged: {error}") from error
     except _OtherLayoutError:
         return embedding_matrix(file.read_row_group(group, use_threads=False)[0])[:rows]
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.corpus.vectors import read_embeddings
 from pipeline.storage import layout
-from pipeline.training.data.vectors import read_embeddings
 from stages.arrow import embedding_array, embedding_matrix
 
 ROWS = 9000  # two row groups
