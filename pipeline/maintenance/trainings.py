@@ -20,7 +20,6 @@ from pipeline.corpus.reader import Corpus
 from pipeline.maintenance.made_with import indexes_of
 from pipeline.maintenance.records import Finding
 from pipeline.storage import layout
-from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 from pipeline.training import checkpoint_markers
 from pipeline.training.data.index import damage, read_index
@@ -36,6 +35,7 @@ from pipeline.training.status import (
     MODEL,
     SCALER,
     WEIGHTS,
+    read_evaluation,
     read_job,
     read_metrics,
 )  # fmt: skip
@@ -80,7 +80,7 @@ def _check(store: Store, run: str) -> Iterator[Finding]:
     for path in store.find(f"{run}/{EVALUATION}"):
         if path.endswith(".json"):
             try:
-                read_json(store, path, Values, "it is made again")
+                read_evaluation(store, path)
             except CorpusError as error:
                 yield Finding(path, str(error), path)
 

@@ -213,7 +213,8 @@ def said_of(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        said = f"{place}: {first['msg']}" if place else first["msg"]
+        what = first["msg"].removeprefix("Value error, ")
+        said = f"{place}: {what}" if place else what
     else:
         said = " ".join(str(error).split()) or type(error).__name__
     return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"

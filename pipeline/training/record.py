@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import fsspec
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.base.errors import ConfigError, MissingError
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage import layout
-from pipeline.storage.records import Record, read_json, sealed
+from pipeline.storage.records import Record, read_json, said_of, sealed
 from pipeline.storage.store import Store
 from pipeline.training.status import MODEL
 from stages.lcm.card import LcmCard, trained_lcms
@@ -51,17 +51,40 @@ class PinnedTokenizer(Record):
     vocabulary: int
 
 
+class _Mixed(BaseModel):
+    path: str
+    weight: float
+
+
+class _OfMeaning(BaseModel):
+    """What is read again of pinned settings; of earlier versions, those lack that have a default."""
+
+    steps: int = Field(ge=1)
+    batch_concepts: int = Field(ge=1)
+    weight: float = 1.0
+    corpora: list[_Mixed] = []
+
+
+def _of_meaning(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return pinned settings. Raises ValueError if what is read of them is not there."""
+    try:
+        _OfMeaning.model_validate(settings)
+    except ValidationError as error:
+        raise ValueError(said_of(error)) from error
+    return settings
+
+
 class Pinned(Record):
     """card, settings: those of meaning; scaler, codebooks: fits of the corpus; decoder: of SONAR-LLM; tokenizer: of
     token language models.
     """
 
     card: dict[str, Any]
-    settings: dict[str, Any]
+    settings: Annotated[dict[str, Any], AfterValidator(_of_meaning)]
     select: dict[str, Any] | None
     indexes: list[PinnedIndex]
     encoder: str
-    dim: int
+    dim: int = Field(ge=1, le=1 << 20)
     scaler: Fit
     codebooks: Fit | None
     decoder: PinnedDecoder | None = None

@@ -13,7 +13,7 @@ from functools import partial
 
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted, number
 from pipeline.base.messages import print_plain
@@ -56,6 +56,8 @@ from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
 from pipeline.training.log import learned
 from pipeline.training.record import (
+    BROKEN,
+    RECORD,
     Fit,
     Pinned,
     PinnedIndex,
@@ -295,7 +297,10 @@ def indexed(
 
 
 def _make_again(config: RunConfig, settings: TrainSettings, corpus: Corpus, pinned: Pinned) -> None:
-    """Make deleted indexes again. Raises `CorpusError` if a corpus would give another one now."""
+    """Make deleted indexes again. Raises `CorpusError` if a corpus would give another one now, or none is recorded."""
+    if len(pinned.indexes) != 1 + len(settings.corpora):
+        what = f"it has {len(pinned.indexes)} indexes, and learns from {1 + len(settings.corpora)} corpora"
+        raise DamagedError(f"{corpus.url}/{settings.folder}/{RECORD}", what, BROKEN)
     places = places_of_indexes(pinned, settings)
     for url, one, make in zip(places, pinned.indexes, indexed(config, settings, corpus), strict=True):
         there = Corpus(url) if url else corpus

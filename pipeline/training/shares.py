@@ -35,7 +35,7 @@ from torch.futures import Future
 
 from pipeline.base.errors import CorpusError
 from pipeline.corpus.fingerprint import content_digest
-from pipeline.storage.records import Record
+from pipeline.storage.records import Record, said_of
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint_markers import PLAN
 
@@ -150,7 +150,9 @@ class ShareReader(StorageReader):
         try:
             plan = SharePlan.model_validate_json(self._bytes(PLAN))
         except ValidationError as error:
-            raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN} is not a checkpoint plan: {error}") from error
+            raise CorpusError(
+                f"{self._store.url}/{self._folder}/{PLAN} is not a checkpoint plan: {said_of(error)}"
+            ) from error
         tensors, files = {}, {}
         for name, one in plan.tensors.items():
             if sum(math.prod(piece.sizes) for piece in one.pieces) != math.prod(one.size):

@@ -55,6 +55,23 @@ class _LogLine(BaseModel):
     tflops: Amount = 0.0
 
 
+class EvaluatedModel(BaseModel):
+    """A row of a table of `pipeline evaluate`, as far as it is read again."""
+
+    steps: int | None = None
+    sampling: dict[str, Any] | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+
+
+class EvaluationTable(BaseModel):
+    """What is read again of a table of `pipeline evaluate`. `sentences_asked`: 0 in tables of earlier versions."""
+
+    said: str = ""
+    sentences: int = 0
+    sentences_asked: int = 0
+    models: dict[str, EvaluatedModel]
+
+
 class Job(BaseModel):
     """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted."""
 
@@ -147,6 +164,12 @@ def read_metrics(store: Store, run: str) -> list[Numbers]:
             parse_json(line, _LogLine, f"line {number} of {where}", remedy)
             found.append(parse_json(line, Numbers, f"line {number} of {where}", remedy))
     return found
+
+
+def read_evaluation(store: Store, path: str) -> EvaluationTable:
+    """Read the table of an evaluation beside a model. Raises `DamagedError` for what is none, or was changed."""
+    remedy = "delete it; pipeline evaluate makes it again"
+    return read_json(store, path, EvaluationTable, remedy)
 
 
 def read_job(store: Store, run: str) -> Job | None:

@@ -44,7 +44,7 @@ COMMANDS = {
          "--external", "none", "--to", "made"), (), "made/**/*", 6,
     ),
     "ablate": (("ablate", "ablation.yaml"), (), "out/train/*/model.safetensors", 40),
-    "compare-objectives": (("compare-objectives", "science.yaml"), (), "out/train/*/model.safetensors", 40),
+    "compare-objectives": (("compare-objectives", "science.yaml"), (), "out/train/*/model.safetensors", 20),
     **{f"export --format {one}": ((*EXPORT, one), (), "made/**/*", changes) for one, changes in FORMATS.items()},
     "export --format lance": ((*EXPORT, "lance"), (), "made/*.lance", 3),
     "export --share 1/2": ((*EXPORT, "lcm", "--share", "1/2"), (), "made/**/*", 3),

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
@@ -26,7 +25,7 @@ from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
-from pipeline.storage.records import read_json
+from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import check_or_say
 from pipeline.training.data.end_of_text import END_OF_PARAGRAPH, END_OF_TEXT, LANG
@@ -57,7 +56,7 @@ from pipeline.training.evaluation.trained import (
     sampling_of,
 )
 from pipeline.training.record import Pinned, located
-from pipeline.training.status import training_statuses, without_record
+from pipeline.training.status import EvaluationTable, read_evaluation, training_statuses, without_record
 from stages.causal_lm import load_language_card
 from stages.lcm.baselines import MeanBaseline, Previous, SentencePredictor, Truth
 from stages.lcm.card import options_of, trained_lcms
@@ -89,21 +88,6 @@ class EvaluateOptions:
     sweeps: Mapping[str, Sequence[float]] = field(default_factory=dict)  # option of sampling → values, one at a time
     by: str | None = None  # column of documents by which figures are also given
     left_out: frozenset[str] | None = None  # hashes of texts that are not judged, in place of what the models have seen
-
-
-class _EvaluatedModel(BaseModel):
-    steps: int | None = None
-    sampling: dict[str, Any] | None = None
-    metrics: dict[str, Any] = Field(default_factory=dict)
-
-
-class _Evaluated(BaseModel):
-    """The part of a table beside a model that is read again. `sentences_asked`: 0 in tables of earlier versions."""
-
-    said: str = ""
-    sentences: int = 0
-    sentences_asked: int = 0
-    models: dict[str, _EvaluatedModel]
 
 
 def evaluate(
@@ -375,7 +359,7 @@ def _about(index: Index, held: HeldOut, judge: Judge, options: EvaluateOptions) 
 
 def _files(rows: dict[str, ResultRow], about: dict[str, Any], options: EvaluateOptions) -> dict[str, bytes]:
     """Return the files of a table by name."""
-    files = {".json": to_json(rows, about).encode(), ".csv": to_csv(rows).encode()}
+    files = {".json": sealed(to_json(rows, about)), ".csv": to_csv(rows).encode()}
     if options.by:
         by = f"-by-{re.sub(r'[^A-Za-z0-9._-]', '_', options.by)}.csv"
         files[by] = to_groups_csv(rows, options.by).encode()
@@ -403,10 +387,10 @@ def _write(
                 print_plain(console, what, style="yellow")
 
 
-def table_at(store: Store, path: str) -> _Evaluated | None:
+def table_at(store: Store, path: str) -> EvaluationTable | None:
     """Read the table beside a model; None if there is none, or if it is damaged: it is made again."""
     try:
-        return read_json(store, path, _Evaluated, "it is made again") if store.exists(path) else None
+        return read_evaluation(store, path) if store.exists(path) else None
     except DamagedError:
         return None
 

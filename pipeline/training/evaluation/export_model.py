@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from rich.console import Console
 from safetensors.torch import load, save
 
-from pipeline.base.errors import ConfigError, CorpusError, DamagedError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.formats import counted, number, size
 from pipeline.base.messages import print_plain
 from pipeline.config.science import BASELINES
@@ -28,7 +28,7 @@ from pipeline.corpus.standalone import TEXT, StandaloneRecord, TextModels, text_
 from pipeline.corpus.view import VIEW_FILE, View
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.layout import RUNS, data_owner, part_number, part_owner
-from pipeline.storage.records import read_json, sealed
+from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, is_present, read_index
 from pipeline.training.evaluation.table import TITLES
@@ -37,7 +37,7 @@ from pipeline.training.evaluation.trained import sampling_of
 from pipeline.training.model_file import CODEBOOKS, codebooks_bytes, load_model
 from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import Pinned, located
-from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS
+from pipeline.training.status import EVALUATION, MODEL, SCALER, WEIGHTS, EvaluationTable, read_evaluation
 from stages.lcm.card import trained_lcms
 from stages.segment.settings import SegmentSettings
 from stages.sonar.card import load_card
@@ -113,7 +113,7 @@ def export_model(
         files[MODEL] = sealed(about.model_dump_json(indent=1))
     if about.pinned.codebooks is not None:
         files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
-    files["README.md"] = _readme(record, about, _evaluation(store, run)).encode()
+    files["README.md"] = _readme(record, about, _evaluation(console, store, run)).encode()
     files[TEXT] = sealed(record.model_dump_json(indent=1))
     with target.claimed():
         for path, data in files.items():
@@ -200,30 +200,25 @@ def _in_half(data: bytes, place: str) -> bytes:
     return save(weights, {"format": "pt"})
 
 
-class _EvaluatedFigures(BaseModel):
-    """What is shown of a table of `pipeline evaluate`."""
-
-    said: str = ""
-    models: dict[str, dict[str, Any]] = {}
-
-
-def _evaluation(store: Store, run: str) -> _EvaluatedFigures:
-    """Return the evaluation on the test split beside a model, if there is one that can be read: its own figures and
-    those of baselines, not of other models that were evaluated with it.
+def _evaluation(console: Console, store: Store, run: str) -> EvaluationTable | None:
+    """Return the evaluation on the test split beside a model, if there is one: its own figures and those of baselines,
+    not of other models that were evaluated with it. Raises `DamagedError` for a table that cannot be read.
     """
     path = f"{run}/{EVALUATION}/test.json"
     if not store.exists(path):
-        return _EvaluatedFigures()
-    try:
-        found = read_json(store, path, _EvaluatedFigures, "it is made again")
-    except DamagedError:
-        return _EvaluatedFigures()
-    shown = (run.rpartition("/")[2], *BASELINES)
-    rows = {name: row for name, row in found.models.items() if name.partition(" (step ")[0] in shown}  # or unfinished
-    return found.model_copy(update={"models": rows})
+        return None
+    found, own = read_evaluation(store, path), run.rpartition("/")[2]
+    names = {name: name.partition(" (step ")[0] for name in found.models}  # or unfinished
+    if own not in names.values():
+        what = f"{store.url}/{path} has no figures of {own}, so the README shows none"
+        print_plain(console, what, style="yellow")
+        return None
+    return found.model_copy(
+        update={"models": {name: row for name, row in found.models.items() if names[name] in (own, *BASELINES)}}
+    )
 
 
-def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFigures) -> str:
+def _readme(record: StandaloneRecord, about: ModelHeader, figures: EvaluationTable | None) -> str:
     """Return the description of a model for people, in Markdown."""
     encoder, text, card = load_card(record.text.encode.model), record.text, about.card
     shape = {key: value for key, value in card.recorded().items() if key in _SHAPE and value is not None}
@@ -247,7 +242,7 @@ def _readme(record: StandaloneRecord, about: ModelHeader, figures: _EvaluatedFig
         f"- **Licence**: {record.licence}. The embeddings are under the licence of {encoder.name}: "
         f"{encoder.licence.partition('. ')[0].rstrip('.')}.",
     ]
-    return "\n".join([*lines, *_figures(figures), ""])
+    return "\n".join([*lines, *(_figures(figures) if figures else []), ""])
 
 
 def _others(about: ModelHeader) -> str:
@@ -259,9 +254,9 @@ def _others(about: ModelHeader) -> str:
     return f" (weight {own:g}) and of {', '.join(said)}"
 
 
-def _figures(evaluated: _EvaluatedFigures) -> list[str]:
+def _figures(evaluated: EvaluationTable) -> list[str]:
     """Return the lines of a table of figures."""
-    rows = {name: row.get("metrics", {}) for name, row in evaluated.models.items()}
+    rows = {name: row.metrics for name, row in evaluated.models.items()}
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     if not names:
         return []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from pipeline.training.evaluation.export_model import place_of
 from pipeline.training.record import located
 from pipeline.training.status import Job, read_job, write_job
 from stages.lcm.card import trained_lcms
+from tests.support.cli import pipeline, said
+from tests.support.trainings import folder, take_back_to, trained
 
 
 @pytest.mark.parametrize(
@@ -72,3 +76,34 @@ def test_the_job_of_a_training_is_a_number_and_sealed(tmp_path: Path) -> None:
         path.write_text(json.dumps({"id": wrong, "folder": "/logs", "code": ""}))
         with pytest.raises(DamagedError, match=r"job\.json is damaged \(id: "):
             read_job(store, "train/x")
+
+
+def _forge(path: Path, **changed: Any) -> None:
+    """Change what a record says of what is pinned, without a seal, as in records of earlier versions."""
+    record = json.loads(path.read_text())
+    del record["seal"]
+    record["pinned"] |= changed
+    path.write_text(json.dumps(record))
+
+
+def test_records_of_what_no_training_is_pinned_to_are_damage(training_corpus: Path) -> None:
+    again = partial(trained, training_corpus, "forged", steps=2, checkpoint_every=1)
+    again()
+    model, run = (folder(training_corpus, "forged") / name for name in ("model.json", "run.json"))
+    whole = model.read_text()
+    few = {"steps": 2, "batch_concepts": 8}
+    for changed, told in (
+        ({"dim": 10**12}, "pinned.dim: Input should be less than or equal to 1048576"),
+        ({"settings": {}}, "pinned.settings: steps: Field required"),
+        ({"settings": few | {"corpora": [{"path": "x"}]}}, "corpora.0.weight: Field required"),
+    ):
+        _forge(model, **changed)
+        for command in (("evaluate", "--model", "forged", "--split", "validation", "--metrics", "l2"), ("verify",)):
+            done = pipeline(command[0], training_corpus, *command[1:])
+            shown = " ".join(said(done).split())
+            assert done.returncode == 1 and "model.json is damaged" in shown and told in shown, shown
+        model.write_text(whole)
+    take_back_to(training_corpus, "forged", 1)
+    _forge(run, indexes=[])
+    with pytest.raises(DamagedError, match=r"run\.json is damaged \(it has 0 indexes, and learns from 1 corpora\)"):
+        again()

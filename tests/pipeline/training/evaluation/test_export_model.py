@@ -99,6 +99,30 @@ def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) ->
     assert (record.name, record.kind, record.steps) == ("mine", "base", 7)
 
 
+def test_figures_that_were_changed_are_not_exported(corpus: Corpus, tmp_path: Path) -> None:
+    for name in ("base", "two-tower"):
+        done = pipeline("evaluate", corpus.url, "--model", name, "--sentences", 50, "--metrics", "l2")
+        assert done.returncode == 0, said(done)
+    table = Path(corpus.url) / "train/base/evaluation/test.json"
+    whole = table.read_text()
+    command = ("export-model", corpus.url, "--model", "base", "--to", tmp_path / "own")
+    for damaged in (whole.replace('"mean": ', '"mean": 1', 1), whole[:-200], "{}", ""):
+        table.write_text(damaged)
+        done = pipeline(*command)
+        assert done.returncode == 1 and "base/evaluation/test.json is damaged" in said(done), said(done)
+        assert "delete it; pipeline evaluate makes it again" in said(done) and not (tmp_path / "own").exists()
+        done = pipeline("verify", corpus.url)
+        assert done.returncode == 1 and "wrong: train/base/evaluation/test.json" in said(done), said(done)
+    shutil.copy(Path(corpus.url) / "train/two-tower/evaluation/test.json", table)
+    done = pipeline(*command)
+    assert done.returncode == 0 and "test.json has no figures of base, so the README shows none" in said(done), said(
+        done
+    )
+    assert "Evaluation on held-out documents" not in (tmp_path / "own/README.md").read_text()
+    table.write_text(whole)
+    assert pipeline("verify", corpus.url).returncode == 0
+
+
 def test_it_is_evaluated_on_a_corpus_of_its_encoder(corpus: Corpus, tmp_path: Path) -> None:
     folder = export(corpus, "base", tmp_path / "own")
     both = pipeline("evaluate", corpus.url, "--model", "base", "--model", folder, "--sentences", 50, "--metrics", "l2")
