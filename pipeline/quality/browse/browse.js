@@ -171,7 +171,7 @@ function drawQuestion() {
 
 function said() {
   const rows = page.rows.length;
-  if (!rows && !page.found) return `No row satisfies the filter; all ${whole(page.read)} were looked at.`;
+  if (!rows && !page.found) return `No row satisfies the filter; all ${whole(page.read)} were looked at`;
   const range = rows ? `Rows ${whole(page.start + 1)}–${whole(page.start + rows)}` : "No row here";
   if (page.whole) return `${range} of ${whole(page.found)}${asked.where.trim() ? ` that satisfy the filter, of ${whole(corpus.rows)}` : ""}`;
   return `${range}; ${whole(page.found)} found in the first ${whole(page.read)} of ${counted(corpus.rows, "row")}`;

@@ -386,7 +386,7 @@ function drawHeat() {
         button.addEventListener("click", () => {
           const list = lists.find(one => one.key === "lang"), histogram = histograms.find(one => one.column === chars);
           if (list) list.only(lang);
-          histogram.choose([low, high ?? Infinity]);
+          histogram.choose([low, high ?? extent(chars.values).high]);
         });
         cell.append(button);
       }
@@ -470,7 +470,7 @@ function draw() {
 
 function begin() {
   $("name").textContent = data.name;
-  $("about").textContent = `${spaced(n)} of ${spaced(data.total)} sentences` +
+  $("about").textContent = `${spaced(n)} of ${counted(data.total, "sentence")}` +
     (n < data.total ? ": those with the smallest u, which is random" : "") +
     (data.read < data.total ? `, among the first ${spaced(data.read)}, in the random order of the parts` : "") + ".";
   for (const one of data.expected) {
@@ -479,6 +479,7 @@ function begin() {
     $("expected").append(line);
   }
   $("map-section").hidden = !mapped;
+  $("columns-section").hidden = !histograms.length;
   $("heat-section").hidden = !score || !chars;
   const [first, second] = data.map.explained;
   $("map-lead").textContent = (data.map.pacmap

@@ -251,7 +251,7 @@ def test_in_a_browser(corpus: Corpus, file: Path) -> None:
 @pytest.mark.slow  # a browser starts
 @pytest.mark.parametrize("sections", [{}, {"encode": None, "autobleu": None}])
 def test_equal_sentences_in_a_browser(tmp_path: Path, sections: dict[str, Any]) -> None:
-    """No column varies and there is one language: charts are left out, and the sentences are shown."""
+    """No column varies and there is one language: charts and their heading are left out, the sentences are shown."""
     write_jsonl(
         tmp_path / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": "Thanks a lot.\n\n" * 9}]
     )
@@ -265,3 +265,23 @@ def test_equal_sentences_in_a_browser(tmp_path: Path, sections: dict[str, Any]) 
         assert page.messages == [] and shown(page) == 9
         assert page.js("document.querySelectorAll('#rows li').length") == 9
         assert page.js("document.getElementById('map-section').hidden")
+        assert page.js("document.getElementById('columns-section').hidden")
+
+
+@pytest.mark.slow  # a browser starts
+def test_the_cell_of_the_longest_sentences_in_a_browser(tmp_path: Path) -> None:
+    """It has no upper limit, and none that is infinite is shown."""
+    text = "\n\n".join(["word " * count + "end." for count in (2, 7, 60, 70)])
+    write_jsonl(tmp_path / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": text}])
+    sections: dict[str, Any] = {"segment": {"method": "spacy"}, "autobleu": {"sample": 1.0}}
+    assert pipeline("run", write_config(tmp_path, **sections)).returncode == 0
+    file = tmp_path / "page.html"
+    write_explorer(Corpus(str(tmp_path / "out")), str(file), 10**9)
+    with chromium() as browser:
+        page = browser.page()
+        page.look(1280, 900)
+        page.open(file)
+        page.js("[...document.querySelectorAll('#heat button')].at(-1).click()")
+        page.settle()
+        assert shown(page) == 2 and page.js("document.querySelector('.chip').textContent") == "characters: 201 – 354 ×"
+        assert page.messages == []
