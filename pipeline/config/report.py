@@ -7,6 +7,7 @@ another (`of`), in the language of `--where`; so the definitions below are what 
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -156,6 +157,8 @@ def limit_of(name: str, value: Any) -> Limit:
         )
     sign, written, percent = found.groups()
     limit = float(re.sub("[_ ]", "", written)) / (100 if percent else 1)
+    if not math.isfinite(limit):
+        raise ValueError(f"{name} is {value!r}; give a finite number: for instance {example}")
     if percent and unit != "share":
         raise ValueError(f"{name} is {value!r}; it is not a share, so leave out the %: for instance {example}")
     if unit == "share" and not 0 <= limit <= 1:

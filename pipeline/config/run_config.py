@@ -199,7 +199,9 @@ class RunConfig(Settings):
             for key in section.split(".") if section else ():
                 there = getattr(there, key, None)
             if not there:
-                remedy = f"add a section `{section.partition('.')[0]}`, or leave the measure out"
+                first, _, key = section.partition(".")
+                remedy = f"add `{first}: {{{key}: {{}}}}`" if key else f"add a section `{first}`"
+                remedy += ", or leave the measure out"
                 found.append((("report", "expect", name), f"report.expect.{name} needs what {section} makes: {remedy}"))
             elif name == "drifted" and not any(getattr(self, fit) for fit in FITS):
                 fits = f"report.expect.drifted is about fits, and there are none: add one of {', '.join(FITS)}"

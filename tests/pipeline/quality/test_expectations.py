@@ -200,6 +200,7 @@ def test_definitions_are_conditions(name: str) -> None:
         ("autobleu_mean", ">= 40 %", "it is not a share, so leave out the %"),
         ("language_mismatch", "< 2", 'it is a share between 0 and 1: for instance "< 0.02"'),
         ("documents", ">= -1", "never negative"),
+        ("autobleu_mean", ">= 1e999", "autobleu_mean is '>= 1e999'; give a finite number"),
     ],
 )
 def test_mistakes_are_told_before_any_work(tmp_path: Path, name: str, limit: object, expected: str) -> None:
@@ -219,7 +220,8 @@ def test_columns_that_nothing_makes_are_told(tmp_path: Path) -> None:
     path = write_config(tmp_path, duplicates={}, report={"expect": expected})
     with pytest.raises(ConfigError) as error:
         load_config(path)
-    for said in ("needs what duplicates.near makes", "needs what select makes", "is about fits", "what language makes"):
+    near = "needs what duplicates.near makes: add `duplicates: {near: {}}`, or leave the measure out"
+    for said in (near, "needs what select makes: add a section `select`, or", "is about fits", "what language makes"):
         assert said in str(error.value)
     assert load_config(write_config(tmp_path, report={"expect": {"documents": "> 0"}})).report
 
