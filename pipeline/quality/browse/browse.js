@@ -324,7 +324,7 @@ function drawPanel(found) {
 
 function filters(name, value) {
   const column = columns.get(name);
-  if (!column || !column.ordered) return [];
+  if (!column || !column.ordered || name.includes("`")) return [];  // a condition cannot name such a column
   const signs = value === null ? [["is null", null]] : column.number && value === "NaN" ? [["=", "!="]] : column.number ? [["≤", "<="], ["≥", ">="], ["=", "=="]] : [["=", "=="], ["≠", "!="]];
   if (typeof value === "string" && (value.length > MOST_FILTER || /[\\…]/.test(value))) return [];
   return [element("span", {class: "signs"}, ...signs.map(([sign, written]) => element("button", {
