@@ -70,7 +70,7 @@ def sample(
     split: SplitSettings,
     languages: Sequence[str] | None = None,
     keep_values: bool = False,
-    count: Callable[[str], int] | None = None,
+    count: Callable[[str, str], int] | None = None,
 ) -> RecordSample:
     """Read a sample from the chunks of one input.
 
@@ -80,7 +80,7 @@ def sample(
         split: how documents are divided into splits.
         languages: the codes that documents may have; None allows any.
         keep_values: whether the values of all columns are kept.
-        count: estimates the sentences of a text; None to leave that out.
+        count: estimates the sentences of a text in a language; None to leave that out.
 
     Returns:
         Counts and examples of the records; errors of reading are raised as `read_documents` raises them.
@@ -108,7 +108,7 @@ def sample(
                     found.ids[item.source, item.doc_id] += 1
                     found.splits[item.split] += 1
                     if count and found.characters <= COUNTED:
-                        found.sentences += count(item.text)
+                        found.sentences += count(item.text, item.lang)
                     for name, value in item.kept.items():
                         found.kept.setdefault(name, []).append(value)
                         kind = found_type([value], stored.get(name))

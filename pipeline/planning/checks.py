@@ -45,9 +45,9 @@ from pipeline.inputs.packing import PACKABLE
 from pipeline.inputs.records import NOT_CERTAIN, UNKNOWN_LANGUAGE
 from pipeline.inputs.samples import RecordSample, sample
 from pipeline.inputs.splits import split_column
-from pipeline.planning.examined import count_sentences
 from pipeline.planning.language_checks import language_findings, share_of, stated_language
 from pipeline.planning.section_checks import Problem, near, section_problems
+from pipeline.planning.sentence_counts import SentenceCounter
 from pipeline.storage.remote import no_output, translate_errors
 from pipeline.storage.store import Store
 from stages.cards import CardError
@@ -243,6 +243,7 @@ def _inputs(
                 found.append((("input", str(index), "path"), _plain(error, index, one)))
         if not found:
             found.append((("input",), str(together)))
+    count = SentenceCounter(config.segment).sentences if config.rvq or config.predictor else None
     for index, one in enumerate(config.input):
         keys = ("input", str(index))
         found += stated_language(one, keys, card) if card else ()
@@ -254,9 +255,7 @@ def _inputs(
                         one,
                         config.split,
                         card.languages if card else None,
-                        count=partial(count_sentences, settings=config.segment)
-                        if config.rvq or config.predictor
-                        else None,
+                        count=count,
                     )
             except (PipelineError, OSError) as error:
                 found.append(((*keys, "path"), _plain(error, index, one)))

@@ -45,6 +45,7 @@ LOOKED_AT = 8  # chunks of an input
 SEGMENTED = 1000  # chunks that are searched for segmented ones
 FEW = 0.3  # relative error of sentences if one chunk of an input was examined
 BY_MARKS = 0.15  # of counting marks, if no chunk of an input is segmented yet
+GUESSED = 0.6  # of sentences that no mark tells
 AGAIN = 0.1  # if the same documents were segmented before
 TOLD_SECONDS = 5.0  # expected of a stage; how far off less time was says nothing
 FILE = "estimate.json"  # in a run's folder
@@ -171,7 +172,7 @@ def _of_alike(plan: Plan, chunks: ChunkTable, texts: Texts, done: Sequence[Chunk
         if (one := examine(plan.config, chunk, texts)) and one.records and chunk.take:
             found = one.sentences_of(chunk.take)
             sentences, documents = sentences + found, documents + one.documents
-            error = math.hypot(error, found * math.hypot(BY_MARKS, 0.0 if one.whole else FEW))
+            error = math.hypot(error, found * math.hypot(_of_counting([one]), 0.0 if one.whole else FEW))
     whole = np.flatnonzero(~cut)
     size = float(chunks.table["bytes"].to_numpy()[whole].sum())
     if len(whole):
@@ -273,7 +274,13 @@ def _rate(looked: Sequence[Examined], everything: bool) -> tuple[float, float]:
         error = 0.0
     elif len(looked) > 1:
         error = math.sqrt(spread * len(looked) / (len(looked) - 1)) / sentences
-    return rate, math.hypot(error, 0.0 if looked[0].segmented else BY_MARKS)
+    return rate, math.hypot(error, 0.0 if looked[0].segmented else _of_counting(looked))
+
+
+def _of_counting(looked: Sequence[Examined]) -> float:
+    """Return the relative error of counting sentences without a model."""
+    guessed = sum(one.doubtful for one in looked) / max(1.0, sum(one.sentences for one in looked))
+    return math.hypot(BY_MARKS, GUESSED * guessed)
 
 
 def _stored_bytes(plan: Plan, stages: Mapping[str, StageEstimate], per_document: float | None) -> float:

@@ -7,7 +7,6 @@ language, of several documents.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 import zlib
@@ -18,15 +17,13 @@ from dataclasses import dataclass, field, replace
 from pipeline.base.errors import PipelineError
 from pipeline.config.run_config import RunConfig
 from pipeline.inputs import Chunk, Rejected, count_documents, files_of, read_documents
-from stages.segment import marks
-from stages.segment.settings import SegmentSettings
+from pipeline.planning.sentence_counts import SentenceCounter
 from stages.segment.token_cap import add_beginning
 from stages.sonar.card import load_card
 
 SAMPLE_CHARACTERS = 1 << 18  # of a chunk
 SAMPLE_FILES = 2000  # of a chunk, which may hold many more that are tiny
 ADDED_TOKENS = 2  # of every sentence: language tag and </s>
-_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？।])|\n\s*")
 
 
 @dataclass
@@ -68,7 +65,7 @@ class Examined:
     """Some documents of a chunk, or all of them (`whole`).
 
     bytes: stored bytes of these documents; records: that were read, also those that are not documents; segmented:
-    whether segmenting counted the sentences.
+    whether segmenting counted the sentences; doubtful: how many of the sentences are a guess.
     """
 
     bytes: float
@@ -78,6 +75,7 @@ class Examined:
     records: int = 0
     characters: int = 0
     whole: bool = True
+    doubtful: float = 0.0
 
     def sentences_of(self, records: int) -> float:
         """Estimate how many sentences so many records of the chunk have, these first ones among them."""
@@ -92,6 +90,7 @@ class Examined:
             records=self.records + other.records,
             characters=self.characters + other.characters,
             whole=self.whole and other.whole,
+            doubtful=self.doubtful + other.doubtful,
         )
 
 
@@ -111,6 +110,7 @@ def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
         chunk = replace(chunk, start=0)  # the file's first documents stand for those behind much text
     try:
         languages = load_card(config.segment.model).languages
+        counter = SentenceCounter(config.segment)
         for number, file in enumerate(files_of(chunk)):
             left = None if chunk.take is None else chunk.take - total.records
             if left is not None and left <= 0:
@@ -118,15 +118,17 @@ def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
             if total.characters >= SAMPLE_CHARACTERS or number == SAMPLE_FILES:
                 return replace(total, whole=False)
             most = SAMPLE_CHARACTERS - total.characters
-            total = total.plus(_examine_file(config, replace(file, take=left), languages, texts, most))
+            total = total.plus(_examine_file(config, replace(file, take=left), languages, counter, texts, most))
     except (PipelineError, OSError):
         return None
     return total
 
 
-def _examine_file(config: RunConfig, chunk: Chunk, languages: Sequence[str], texts: Texts, most: int) -> Examined:
+def _examine_file(
+    config: RunConfig, chunk: Chunk, languages: Sequence[str], counter: SentenceCounter, texts: Texts, most: int
+) -> Examined:
     settings = next(one for one in config.input if one.name == chunk.input)
-    records = characters = sentences = documents = 0
+    records = characters = sentences = doubtful = documents = 0
     sample: list[str] = []
     at, whole = 0 if chunk.compression else chunk.start, True
     for item in read_documents(chunk, settings, config.split, languages):
@@ -136,12 +138,21 @@ def _examine_file(config: RunConfig, chunk: Chunk, languages: Sequence[str], tex
             break
         records += item.records if isinstance(item, Rejected) else 1
         if not isinstance(item, Rejected):
-            count = count_sentences(item.text, config.segment)
+            count, guessed = counter(item.text, item.lang)
             documents, characters, sentences = documents + 1, characters + len(item.text), sentences + count
+            doubtful += guessed
             sample.append(item.text)
             texts.add(item.lang, item.text, count)
     size = float(chunk.bytes) if whole else _bytes_of(chunk, records, at, sample)
-    return Examined(size, sentences, documents=documents, records=records, characters=characters, whole=whole)
+    return Examined(
+        size,
+        sentences,
+        documents=documents,
+        records=records,
+        characters=characters,
+        whole=whole,
+        doubtful=doubtful,
+    )
 
 
 def _bytes_of(chunk: Chunk, records: int, at: int, texts: list[str]) -> float:
@@ -153,12 +164,3 @@ def _bytes_of(chunk: Chunk, records: int, at: int, texts: list[str]) -> float:
         return float(size)
     text = "".join(texts).encode()
     return size * len(zlib.compress(text)) / max(1, len(text))
-
-
-def count_sentences(text: str, settings: SegmentSettings) -> int:
-    """Estimate the number of sentences of a text by marks and line ends, with the cap on their length."""
-    lengths = [len(one.strip()) for one in _END.split(text) if marks.INK.search(one)]
-    if not settings.capped:
-        return len(lengths)
-    found = sum(math.ceil(one / settings.max_chars) for one in lengths)
-    return min(found, max(1, sum(lengths) // settings.min_chars)) if settings.min_chars and lengths else found

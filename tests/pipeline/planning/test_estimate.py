@@ -24,13 +24,12 @@ from pipeline.planning import examined as module
 from pipeline.planning import pilot_size
 from pipeline.planning import rates as rates_module
 from pipeline.planning.estimate import ASSUMED, HERE, MACHINE, estimate_of
-from pipeline.planning.examined import count_sentences
 from pipeline.planning.plan import make_plan
 from pipeline.planning.rates import machine, machine_rate
+from pipeline.planning.sentence_counts import SentenceCounter
 from pipeline.planning.workload import rate_of
 from pipeline.run import calibrate as calibrate_module
 from pipeline.storage.records import sealed
-from stages.segment.settings import SegmentSettings
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
 from tests.support.corpora import begin_without_packing
@@ -101,7 +100,7 @@ def test_of_a_file_that_is_cut_by_a_limit_only_those_documents_count(
     config = load_config(write_config(tmp_path, input=[source], autobleu=None, encode=None))
     found = estimate_of(make_plan(config))
     assert found.documents == 3
-    assert found.sentences == pytest.approx(6 * count_sentences(f"0. {text}", config.segment))
+    assert found.sentences == pytest.approx(6 * SentenceCounter(config.segment).sentences(f"0. {text}", "eng_Latn"))
 
 
 def test_chunks_that_are_segmented_say_more_than_marks(tmp_path: Path) -> None:
@@ -343,23 +342,6 @@ def test_what_cannot_be_read_is_left_to_the_run(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("")
     found = estimate_of(make_plan(load_config(config_of(tmp_path))))
     assert found.sentences == 0 and found.documents == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "settings", "sentences"),
-    [
-        ("One. Two! “Three?” Four", {}, 4),
-        ("第一句。第二句！", {}, 2),
-        ("A line\nanother\n\n", {}, 2),
-        ("3.14 is a number.", {}, 1),
-        ("x" * 450, {"max_chars": 100}, 5),
-        ("x" * 450, {"max_chars": 100, "method": "sat"}, 1),
-        (" \n \t \n", {}, 0),
-        ("", {}, 0),
-    ],
-)
-def test_sentences_by_their_marks(text: str, settings: dict[str, object], sentences: int) -> None:
-    assert count_sentences(text, SegmentSettings(**{"method": "sat-capped"} | settings)) == sentences
 
 
 def test_small_parts_of_a_large_corpus_are_told_before_it_is_begun(
