@@ -225,6 +225,17 @@ def with_messages(command: Callable[..., None], summary: bool, kept: str = "") -
 _LINE_END = re.compile(r"(?<=\S)\n(?=\S)")  # inside a paragraph; examples are indented
 
 
+@contextlib.contextmanager
+def _replaced(module: Any, **names: Any) -> Iterator[None]:
+    """Give a module other objects for some of its names, for a while."""
+    before = {name: getattr(module, name) for name in names}
+    module.__dict__.update(names)
+    try:
+        yield
+    finally:
+        module.__dict__.update(before)
+
+
 class Command(TyperCommand):
     """A command that refuses empty arguments, which it would take for this folder, or for none, and names that are not
     UTF-8, which no file of a corpus can hold.
@@ -234,6 +245,30 @@ class Command(TyperCommand):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options | {"help": _LINE_END.sub(" ", options["help"] or "")})
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help. A word that is wider than its column is broken, not cut off."""
+        from rich.columns import Columns
+        from rich.table import Table
+        from rich.text import Text
+        from typer import rich_utils
+
+        class Unabridged(Table):
+            def add_row(self, *cells: Any, **style: Any) -> None:
+                super().add_row(*cells, **style)
+                for column in self.columns:
+                    column.overflow = "fold"
+
+        def columns(items: list[Any]) -> Any:
+            for one in items:
+                if isinstance(one, Text):
+                    one.overflow = "fold"
+            return Columns(items)
+
+        # Typer has no setting for this; a version without these names cuts words off.
+        mine = {name: one for name, one in (("Table", Unabridged), ("Columns", columns)) if hasattr(rich_utils, name)}
+        with _replaced(rich_utils, **mine):
+            super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as always. Raises `ConfigError` for an empty text, and for names that are not UTF-8."""

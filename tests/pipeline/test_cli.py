@@ -284,6 +284,14 @@ def test_paragraphs_of_the_help_are_as_wide_as_the_terminal() -> None:
         assert not re.search(r"\S\n\S", command.help or ""), name
 
 
+@pytest.mark.parametrize("command", ["export", "evaluate", "compare-segmenters", "compare-decoders", "flops"])
+def test_a_narrow_terminal_cuts_no_word_off(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = pipeline(command, "--help").stdout.splitlines()
+    assert max(map(len, lines)) <= 60 and len(lines) > 60
+    assert not [one for one in lines if re.search(r"[\w.-]…\s*│|--\S+…", one)]
+
+
 def test_every_metric_is_explained() -> None:
     told = pipeline("evaluate", "--help").stdout.partition("Examples")[0]
     assert set(METRICS) <= set(re.findall(r"\w+", told))

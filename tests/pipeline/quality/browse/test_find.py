@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -26,6 +27,7 @@ from pipeline.quality.browse.shown import (
     neighbours,
     shown_columns,
     shown_rows,
+    shown_value,
     use_of,
 )
 from tests.conftest import write_config, write_jsonl
@@ -177,6 +179,11 @@ def test_metadata_of_every_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 shown = json.dumps(value)
             assert row["values"][name] == shown
             json.dumps(row, allow_nan=False)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(math.nan, "NaN"), (-math.inf, "-inf"), (None, None), (0.5, 0.5)])
+def test_what_is_not_a_number_is_not_shown_as_null(value: float | None, shown: object) -> None:
+    assert shown_value(value, 9) == shown
 
 
 def test_purged_documents_are_not_shown(corpus: Corpus, grouped: Path, tmp_path: Path) -> None:
