@@ -51,6 +51,9 @@ VITAL = {  # the processes without which a Ray ends: name → what the command l
     "DashboardAgent": ("dashboard/agent.py", "::DashboardAgent"),
     "RuntimeEnvAgent": ("runtime_env/agent/main.py", "::RuntimeEnvAgent"),
 }
+FIRST = frozenset(("gcs_server", "raylet"))  # those that start first, and are not started again
+LOOKS = 0.25  # seconds between looks at them while Ray starts
+FAILS_WITHIN = 3.0  # seconds in which Ray, whose start failed, says so once it has ended them
 STARTS, TOO_SLOW = 3, "timed out during startup"
 NOT_STARTED = (
     "this machine is too busy, or allows too few processes and threads (ulimit -u, or pids.max of a container); end "
@@ -126,16 +129,47 @@ def end_of_ray_is_told() -> Iterator[None]:
 
 def _vital() -> dict[int, str]:
     """Return the processes without which our Ray ends: an open file, which can be read once it has ended → its name."""
-    psutil: Any = importlib.import_module("psutil")  # which Ray brings
     found: dict[int, str] = {}
     if hasattr(os, "pidfd_open"):
-        for one in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or the system has no such files
-                words = " ".join(one.cmdline()[:4]).split(" ")  # a title is one argument
-                for name, endings in VITAL.items():
-                    if any(word.endswith(endings) for word in words):
-                        found[os.pidfd_open(one.pid)] = name
+        for pid, name in _vital_processes():
+            with contextlib.suppress(OSError):  # it has just ended, or the system has no such files
+                found[os.pidfd_open(pid)] = name
     return found
+
+
+def _vital_processes() -> Iterator[tuple[int, str]]:
+    psutil: Any = importlib.import_module("psutil")  # which Ray brings
+    for one in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            words = " ".join(one.cmdline()[:4]).split(" ")  # a title is one argument
+            yield from ((one.pid, name) for name, ends in VITAL.items() if any(word.endswith(ends) for word in words))
+
+
+@contextlib.contextmanager
+def _end_of_start_is_told() -> Iterator[None]:
+    """Tell, on what is stderr now, if a process of Ray ends within the `with` block, in which Ray starts.
+
+    A minute later Ray ends this process without a word.
+    """
+    over, stderr = threading.Event(), os.dup(2)
+
+    def watch() -> None:
+        before: set[str] = set()
+        while not over.wait(LOOKS):
+            now = {name for _, name in _vital_processes() if name in FIRST}
+            if (ended := before - now) and not over.wait(FAILS_WITHIN) and not is_asked_to_stop():
+                os.write(stderr, ENDED.format(name=min(ended)).encode())
+                return
+            before = now
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        os.close(stderr)
 
 
 def _tell_the_end(found: dict[int, str], over: threading.Event) -> None:
@@ -206,7 +240,7 @@ def _start(folder: Path) -> None:
 
     for attempt in range(STARTS):
         try:
-            with without_native_log():
+            with _end_of_start_is_told(), without_native_log():
                 ray.init(
                     address="local",
                     num_cpus=_fewer_cpus(),

@@ -66,6 +66,22 @@ with local.ray_on_this_machine(), local.end_of_ray_is_told():
                 killed = True
     ray.get(waits)
 """
+ENDED_EARLY = """
+import threading, time
+import psutil
+from launchers import local
+
+def kill():
+    while not (found := [one for one in psutil.Process().children(recursive=True) if one.name() == "gcs_server"]):
+        time.sleep(0.05)
+    time.sleep(1)
+    found[0].kill()
+
+threading.Thread(target=kill, daemon=True).start()
+with local.ray_on_this_machine():
+    print("Ray is up")
+    time.sleep(100)
+"""
 STUCK = """
 import threading
 import ray
@@ -201,6 +217,15 @@ def test_who_needs_a_ray_that_was_killed_is_told_and_does_not_wait(base: Path, k
     assert bool(shown.returncode) == bool(killed), shown
     said = f"Ray has ended while it was needed: its process {str(killed).removeprefix('ray::')} was killed or failed"
     assert (said in shown.stderr) == bool(killed), shown
+
+
+@pytest.mark.slow
+def test_a_ray_that_is_killed_while_it_starts_is_told(base: Path) -> None:
+    """A minute later, its end was that of this process, without a word."""
+    command = [sys.executable, "-c", ENDED_EARLY]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=180)
+    if "Ray is up" not in shown.stdout:  # it was killed in time
+        assert shown.returncode and "its process gcs_server was killed or failed" in shown.stderr, shown
 
 
 @pytest.mark.slow
