@@ -56,6 +56,11 @@ def pipeline_process(*arguments: object, env: dict[str, str] | None = None) -> s
     return subprocess.run(command, capture_output=True, text=True, timeout=900, env=os.environ | (env or {}))
 
 
+def warnings_of(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines that a command wrote on standard error, without those that say, on a slow machine, what takes long."""
+    return [line for line in done.stderr.splitlines() if not line.endswith(" …")]
+
+
 def said(done: subprocess.CompletedProcess[str]) -> str:
     """Everything that a command printed."""
     return done.stdout + done.stderr

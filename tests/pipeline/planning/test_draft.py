@@ -338,7 +338,7 @@ def test_blank_lines_a_packed_parquet_file_and_the_name_of_the_file_are_told(tmp
     assert done.returncode == 0 and "there is nothing visible in the files examined" in done.stdout, said(done)
     assert "1 file .gz" in text and "unpack it (gzip -d FILE)" in text and "plan 'mix/my corpus.yaml'" in text
     done = pipeline("init", "mix/*.gz")
-    assert done.returncode == 2 and done.stderr.startswith("mix/*.gz: p.parquet.gz is a compressed"), said(done)
+    assert done.returncode == 2 and "mix/*.gz: p.parquet.gz is a compressed" in done.stderr, said(done)
 
 
 def test_values_in_names_of_folders_are_told_with_a_way_to_have_them(tmp_path: Path) -> None:
