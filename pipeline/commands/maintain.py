@@ -168,7 +168,7 @@ def gc(
         if not found.why:
             return
         if not lease:
-            out.print("pipeline gc --delete deletes them")
+            out.print(f"pipeline gc {'--older-views ' if older_views else ''}--delete deletes them")
         elif yes or typer.confirm("Delete them?"):
             delete_garbage(out, corpus, found, lease)
 

@@ -156,12 +156,12 @@ def _once_each(fs: Any, files: list[InputFile]) -> list[InputFile]:
     """
     if not isinstance(fs, _LocalFiles):
         return files
-    places = {file.url: str(fs._strip_protocol(file.url)) for file in files}
+    readable = [file for file in files if file.format != UNREADABLE]
+    places = {file.url: str(fs._strip_protocol(file.url)) for file in readable}
     targets = {url: os.path.realpath(place) for url, place in places.items()}
     first: dict[str, InputFile] = {}
-    for file in sorted(files, key=lambda file: (targets[file.url] != places[file.url], file.path)):  # links last
-        if file.format != UNREADABLE:
-            first.setdefault(targets[file.url], file)
+    for file in sorted(readable, key=lambda file: (targets[file.url] != places[file.url], file.path)):  # links last
+        first.setdefault(targets[file.url], file)
     return [
         file
         if file.format == UNREADABLE or (same := first[targets[file.url]]) is file

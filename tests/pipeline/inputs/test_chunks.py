@@ -135,6 +135,14 @@ def test_links_that_leave_the_folder_are_not_read(tmp_path: Path) -> None:
     assert {file.path for file in list_files(entry(tmp_path / "linked"))} == (found.keys() - {"all/a.jsonl"}) | {"all"}
 
 
+def test_a_link_that_may_not_be_followed_hides_no_other_file(tmp_path: Path) -> None:
+    """The root folder of another process, in a container: even where it leads may not be asked."""
+    write_docs(tmp_path / "good.jsonl", 0, 1)
+    (tmp_path / "root.txt").symlink_to("/proc/1/root/etc/passwd")
+    found = {file.path: file for file in list_files(entry(tmp_path))}
+    assert [found[one].format for one in ("good.jsonl", "root.txt")] == ["jsonl", "unreadable"]
+
+
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory")
 def test_files_in_memory_are_inputs_like_others() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

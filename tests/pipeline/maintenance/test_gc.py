@@ -120,6 +120,7 @@ def test_a_trial_with_fewer_documents_costs_nothing(make_config: MakeConfig, tmp
     run(path, "input.0.limit=1", options=RunOptions(accept_removal=True))
     counted = pipeline("gc", out, "--older-views")
     assert "embeddings: " in counted.stdout and "kB: made with settings" in counted.stdout, counted
+    assert "pipeline gc --older-views --delete deletes them" in counted.stdout, counted
     done = pipeline("gc", out, "--older-views", "--delete", "--yes")
     assert done.returncode == 0 and "deleted, " in done.stdout, done
     assert garbage(Corpus(str(out))) == {} and check(Corpus(str(out)), lambda done: None) == []
