@@ -65,6 +65,8 @@ def _to_fetch(plan: Plan) -> list[str]:
     needed = {*plan.waiting, *plan.missing_fits, *(name for name in plan.work if plan.work[name].left)}
     if SEGMENT in needed:
         needed.update(plan.stages)
+    if "rvq" not in plan.missing_fits:  # its fit decodes; its codes need no model
+        needed.discard("rvq")
     return [one.found for one in models_of(plan.config, needed) if one.level == "warn"] if needed else []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pipeline.monitor.further import UNKNOWN_TIME
 from pipeline.planning import rates
 from tests.conftest import TINY_CARD, MakeConfig, sample_documents, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.runs import FITS
 from tests.support.trainings import TRAIN, make_corpus, trained
 
 FITTED = {"autobleu": None, "scaler": {}, "fit": {"rows": 100}}
@@ -68,6 +70,25 @@ def test_models_to_fetch_are_told_while_there_is_work(
     assert line in pipeline("plan", path, "--set", "encode.model=sonar").stdout
     noise = pipeline("plan", path, "--set", "encode.model=sonar", "--only", "noise", "--set", "noise={}").stdout
     assert "noise" in noise and "to fetch" not in noise  # what has no work needs nothing
+
+
+def test_codes_need_no_model(make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their fit is evaluated by decoding, and it is here."""
+    path = make_config(**FITS)
+    assert pipeline("run", path).returncode == 0
+    shutil.rmtree(tmp_path / "out/receipts/rvq")
+    shutil.rmtree(tmp_path / "out/ledger", ignore_errors=True)
+    card = yaml.safe_load(TINY_CARD.read_text())
+    for role, file in card["files"].items():
+        file["path"] = str(TINY_CARD.parent / file["path"])
+        if role == "decoder":
+            file["url"] = f"https://example.org/{Path(file.pop('path')).name}"
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump(card))
+    monkeypatch.setenv("PIPELINE_CACHE", str(tmp_path / "cache"))
+    codes = ("plan", path, "--only", "rvq", "--set", f"autobleu={{model: {tmp_path / 'card.yaml'}}}")
+    shown = pipeline(*codes).stdout
+    assert "rvq" in shown.partition("Why")[2] and "to fetch" not in shown, shown
+    assert "to fetch decoder (472.6 kB)" in pipeline(*codes, "--set", "rvq.units=4").stdout
 
 
 def test_weights_of_another_model_are_refused_before_any_work(make_config: MakeConfig, tmp_path: Path) -> None:
