@@ -36,7 +36,7 @@ class LanguageCard(HubCard):
 
     @property
     def digest(self) -> str:
-        """A digest that changes whenever what it says could."""
+        """A digest that changes whenever the model's answers could."""
         return digest_of([self.place, self.sha256, self.gguf, self.max_tokens])
 
 

@@ -67,7 +67,7 @@ class Kernel:
         self._function, self._launch, self._index = function, launch, index
 
     def __call__(self, blocks: int, threads: int, *arguments: Tensor | int | float) -> None:
-        """Launch it. Tensors are given as pointers, whole numbers as `int` and others as `float`."""
+        """Launch the kernel. Tensors are given as pointers, whole numbers as `int` and others as `float`."""
         values = [_as_c(one) for one in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
         with torch.cuda.device(self._index):

@@ -4,7 +4,7 @@ A stage is a function of tables: it knows no path, no Ray and no SLURM. Its sett
 anything heavy (no torch), so that a plan takes milliseconds; `build_stage` (`registry.py`) returns the stage itself.
 The worker (`pipeline/run/worker.py`) reads the columns that the settings name, calls `prepare → compute → finish`,
 checks the result against the declared schema and commits it. `prepare` and `finish` run on the CPU while another part
-is on the device; a stage that needs the device again behind that has a second turn (`Further`).
+is on the device; a stage that needs the device again after that has a second turn (`Further`).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class StageSettings(Settings, ABC):
     reads: ClassVar[tuple[str, ...]]  # columns as "family.column"
     writes: ClassVar[tuple[str, ...]]  # families
     fits: ClassVar[tuple[str, ...]] = ()  # fitted artifacts that it needs, by name
-    row_warnings: ClassVar[tuple[str, ...]] = ()  # beginnings of warnings about all rows: `recount` raises them anew
+    row_warnings: ClassVar[tuple[str, ...]] = ()  # beginnings of warnings about all rows: `recount` raises them again
     corpus_wide: ClassVar[bool] = False  # of all parts at once: no worker's visit computes it
     applied: ClassVar[tuple[str, ...] | None] = None  # settings that rows depend on, not only the fit; None: all
 

@@ -208,7 +208,7 @@ def _cancel_others(script: Path, job: str) -> None:
 
 
 def _number_in(said: str) -> str:
-    """Return the id of the job that sbatch says it submitted, behind whatever else a site prints."""
+    """Return the id of the job that sbatch says it submitted, after whatever else a site prints."""
     found = re.findall(r"Submitted batch job ([0-9]+)", said)
     if not found:
         raise SlurmError(f"sbatch does not name the job, {printed(said)}")

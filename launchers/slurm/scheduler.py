@@ -73,7 +73,7 @@ def schedule_phase(console: Console, url: str, run: str, number: int, folder: Pa
     if store.exists(f"{run}/{SUMMARY}") or _queued(store, here, phase_folder(run, number + 1)):
         return  # this job was restarted after it had done its work
     if number > 1 and not _is_expected(store, phase_folder(run, number - 1)):
-        console.print("the job that queued this one was lost before it recorded it: another one goes on")
+        console.print("the job that queued this one was lost before it recorded this: another job goes on")
         return
     try:
         _decide(console, config, record, number, folder, lock)

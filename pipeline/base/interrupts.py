@@ -12,7 +12,7 @@ _asked: list[int] = []  # signals
 
 
 class StoppedWithProgress(KeyboardInterrupt):
-    """Work was stopped after a part of it was finished or saved, so that it gets on even if it is stopped each time."""
+    """Work was stopped after a part of it was saved, so that attempts make progress even if each one is stopped."""
 
 
 def install_sigterm_handler() -> None:

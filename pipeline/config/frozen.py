@@ -41,14 +41,14 @@ class Frozen:
     kept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-class Places(dict[tuple[str, ...], str]):
+class SettingPlaces(dict[tuple[str, ...], str]):
     """A path of keys → "corpus.yaml:12", or the option that sets it.
 
     All instances are equal, because places are not part of a configuration.
     """
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places)
+        return isinstance(other, SettingPlaces)
 
     __hash__ = None
 

@@ -20,7 +20,7 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.formats import plain
 from pipeline.config.causes import causes, key_of, renamed, value_of, without
 from pipeline.config.explain import SHOWN, explain, models_along, models_in, near_key
-from pipeline.config.frozen import Places
+from pipeline.config.frozen import SettingPlaces
 from pipeline.config.run_config import RunConfig
 from pipeline.config.stages import SECTIONS
 from pipeline.config.train import MICRO_CONCEPTS
@@ -99,7 +99,7 @@ def read_config(path: str | Path, overrides: Sequence[str] = ()) -> tuple[RunCon
     mistakes = list(dict.fromkeys([*mistakes, *more]))
     if config is None:
         return None, mistakes
-    config = config.with_places(Places(places | {(): str(path)}))
+    config = config.with_places(SettingPlaces(places | {(): str(path)}))
     base = str(path.resolve().parent)
     if "::" in config.output:
         told = f"output {config.output} holds ::, which makes a chained URL; give a folder, or a plain URL, without ::"
@@ -193,7 +193,7 @@ def _validated(
         except ValidationError as error:
             errors = [dict(one) for one in error.errors()]
             continue
-        salvaged = salvaged.with_places(Places(places | {(): str(path)}))
+        salvaged = salvaged.with_places(SettingPlaces(places | {(): str(path)}))
         lost = {key[0] for key in told if len(key) == 1}
         unfit = [(keys, line) for keys, line in salvaged.unfit() if not lost.intersection(re.findall(r"\w+", line))]
         return salvaged, [*mistakes, *(f"{salvaged.place(*keys)}: {line}" for keys, line in unfit)]

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import PrivateAttr, model_validator
 
-from pipeline.config.frozen import Frozen, Places
+from pipeline.config.frozen import Frozen, SettingPlaces
 from pipeline.config.launcher import LauncherSettings
 from pipeline.config.report import MEASURES, ReportSettings, measure_of
 from pipeline.config.select import SelectSettings
@@ -86,7 +86,7 @@ class RunConfig(Settings):
     chunk_bytes: int = meaning(
         64 << 20,
         ge=1 << 16,
-        description="plain JSONL files are cut into chunks of this size, compressed ones at the next member behind it; "
+        description="plain JSONL files are cut into chunks of this size, compressed ones where the next member begins; "
         "small files share chunks",
     )
     split: SplitSettings = meaning(SplitSettings(), description="shares of validation and test documents")
@@ -114,7 +114,7 @@ class RunConfig(Settings):
     launcher: LauncherSettings = execution(LauncherSettings(), description="where the work happens")
 
     _frozen: Frozen = PrivateAttr(default_factory=Frozen)
-    _places: Places = PrivateAttr(default_factory=Places)
+    _places: SettingPlaces = PrivateAttr(default_factory=SettingPlaces)
 
     @model_validator(mode="after")
     def _stages_fit(self) -> RunConfig:
@@ -219,7 +219,7 @@ class RunConfig(Settings):
         config._frozen = frozen
         return config
 
-    def with_places(self, places: Places) -> Self:
+    def with_places(self, places: SettingPlaces) -> Self:
         """Return the same configuration, which knows where its settings are made."""
         config = self.model_copy()
         config._places = places

@@ -1,4 +1,4 @@
-"""Counters of chunks as flat sums (one number per key), so that millions of chunks can be added up in columns.
+"""Counters of chunks, flat (one number per key), so that millions of chunks can be added up in columns.
 
 A key is `owner/what` or `owner/what/detail`; the owner is a stage, or `chunk` for what a chunk's receipt counts:
 `chunk/dropped/too short`, `encode/rows`, `autobleu/counts/scored`. For keys that `least_of` or `most_of` recognises,
@@ -45,17 +45,17 @@ def add(total: Counters, one: Mapping[str, float]) -> None:
             total[key] += value
 
 
-def stages_of(sums: Mapping[str, float]) -> list[str]:
+def stages_of(counters: Mapping[str, float]) -> list[str]:
     """Return the stages that keys mention, in order."""
-    owners = {key.partition("/")[0] for key in sums}
+    owners = {key.partition("/")[0] for key in counters}
     return [stage for stage in STAGES if stage in owners]
 
 
-def by_detail(sums: Mapping[str, float], owner: str, what: str) -> dict[str, float]:
+def by_detail(counters: Mapping[str, float], owner: str, what: str) -> dict[str, float]:
     """Return detail → value for one kind of keys.
 
     Args:
-        sums: counters by their key, `owner/what/detail`.
+        counters: counters by their key, `owner/what/detail`.
         owner: a stage, or `chunk`.
         what: the kind of counter, such as `quarantined`.
 
@@ -63,21 +63,21 @@ def by_detail(sums: Mapping[str, float], owner: str, what: str) -> dict[str, flo
         The values, for instance by reason or by language.
     """
     head = f"{owner}/{what}/"
-    return {key[len(head) :]: value for key, value in sums.items() if key.startswith(head)}
+    return {key[len(head) :]: value for key, value in counters.items() if key.startswith(head)}
 
 
-def whole_counts(sums: Mapping[str, float], owner: str, what: str) -> Counter[str]:
+def whole_counts(counters: Mapping[str, float], owner: str, what: str) -> Counter[str]:
     """Return `by_detail` with whole numbers.
 
     Args:
-        sums: counters by their key, `owner/what/detail`.
+        counters: counters by their key, `owner/what/detail`.
         owner: a stage, or `chunk`.
         what: the kind of counter, such as `quarantined`.
 
     Returns:
         Detail → whole number.
     """
-    return Counter({detail: int(value) for detail, value in by_detail(sums, owner, what).items()})
+    return Counter({detail: int(value) for detail, value in by_detail(counters, owner, what).items()})
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
@@ -89,35 +89,35 @@ def counters_of(receipt: ChunkReceipt, parts: Iterable[tuple[Mapping[str, Receip
     """Return the counters of one chunk. `parts` gives for every part its receipts by stage, and the stages that it
     lacks.
     """
-    sums: Counters = {f"{CHUNK}/chunks": 1.0, f"{CHUNK}/parts": 0.0}
-    sums |= {f"{CHUNK}/{name}": float(getattr(receipt, name)) for name in COUNTED}
-    sums |= {f"{CHUNK}/dropped/{reason}": float(count) for reason, count in receipt.dropped.items()}
-    sums |= {f"{CHUNK}/quarantined/{reason}": float(count) for reason, count in receipt.quarantined.items()}
+    counters: Counters = {f"{CHUNK}/chunks": 1.0, f"{CHUNK}/parts": 0.0}
+    counters |= {f"{CHUNK}/{name}": float(getattr(receipt, name)) for name in COUNTED}
+    counters |= {f"{CHUNK}/dropped/{reason}": float(count) for reason, count in receipt.dropped.items()}
+    counters |= {f"{CHUNK}/quarantined/{reason}": float(count) for reason, count in receipt.quarantined.items()}
     if REPEATED in receipt.counts:  # the other counts are sums over parts
-        sums[f"{CHUNK}/counts/{REPEATED}"] = float(receipt.counts[REPEATED])
+        counters[f"{CHUNK}/counts/{REPEATED}"] = float(receipt.counts[REPEATED])
     if receipt.quarantine:
-        add(sums, dict(_bytes(CHUNK, [receipt.quarantine])))
+        add(counters, dict(_bytes(CHUNK, [receipt.quarantine])))
     for receipts, missing in parts:
-        sums[f"{CHUNK}/parts"] += 1
+        counters[f"{CHUNK}/parts"] += 1
         for stage, done in receipts.items():
-            add(sums, _counters_of_part(stage, done))
+            add(counters, _counters_of_part(stage, done))
         for stage in missing:
-            add(sums, {f"{stage}/left": 1.0, f"{stage}/waiting": float(receipts[SEGMENT].rows)})
-    return sums
+            add(counters, {f"{stage}/left": 1.0, f"{stage}/waiting": float(receipts[SEGMENT].rows)})
+    return counters
 
 
 def _counters_of_part(stage: str, done: Receipt) -> Counters:
-    sums = {
+    counters = {
         f"{stage}/parts": 1.0,
         f"{stage}/rows": float(done.rows),
         f"{stage}/devices/{done.device}": 1.0,
         f"{stage}/first": done.created,
         f"{stage}/last": done.created,
     }
-    sums |= {f"{stage}/counts/{key}": float(value) for key, value in done.counts.items()}
-    sums |= {f"{stage}/seconds/{step}": value for step, value in done.seconds.items()}
-    sums |= {f"{stage}/warnings/{text}": 1.0 for text in done.warnings}
-    return sums | dict(_bytes(stage, done.files))
+    counters |= {f"{stage}/counts/{key}": float(value) for key, value in done.counts.items()}
+    counters |= {f"{stage}/seconds/{step}": value for step, value in done.seconds.items()}
+    counters |= {f"{stage}/warnings/{text}": 1.0 for text in done.warnings}
+    return counters | dict(_bytes(stage, done.files))
 
 
 def _bytes(owner: str, files: Iterable[DataFile]) -> Iterator[tuple[str, float]]:

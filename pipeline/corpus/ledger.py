@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
         ("stamp", pa.string()),  # of the input file
         ("take", pa.int64()),
         ("created", pa.float64()),
-        ("keys", pa.list_(pa.string())),  # of the sums
+        ("keys", pa.list_(pa.string())),  # of the counters
         ("values", pa.list_(pa.float64())),
         ("receipts", pa.string()),  # JSON: the chunk's, and by stage those of every part
     ],
@@ -78,13 +78,13 @@ class LedgerGoneError(CorpusError):
     """A ledger was compacted into another one since it was listed; list again."""
 
 
-def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: Counters) -> dict[str, Any]:
+def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], counters: Counters) -> dict[str, Any]:
     """Return the ledger row of a chunk.
 
     Args:
         receipt: the chunk's receipt.
         parts: stage → receipt of each part; all parts must have the same stages.
-        sums: the counters of the chunk and its parts, added up.
+        counters: the counters of the chunk and its parts, added up.
 
     Returns:
         Column → value.
@@ -104,8 +104,8 @@ def row_of(receipt: ChunkReceipt, parts: Sequence[Mapping[str, Receipt]], sums: 
         "stamp": receipt.stamp,
         "take": receipt.take,
         "created": receipt.created,
-        "keys": list(sums),
-        "values": list(sums.values()),
+        "keys": list(counters),
+        "values": list(counters.values()),
         "receipts": json.dumps(receipts, ensure_ascii=False, separators=(",", ":")),
     }
 
@@ -232,7 +232,7 @@ class Ledgers:
         empty = pa.schema([SCHEMA.field(name) for name in names]).empty_table()
         return pa.concat_tables([empty, *in_parallel(read, self.files)]).combine_chunks()
 
-    def sums(self, groups: Ints, count: int) -> list[Counters]:
+    def counters(self, groups: Ints, count: int) -> list[Counters]:
         """Add up the rows of each group. `groups` gives the group of every row in [0, count), or −1."""
         found: list[Counters] = [{} for _ in range(count)]
         start = 0
@@ -304,13 +304,13 @@ def _add_up(table: pa.Table, groups: Ints, found: list[Counters]) -> None:
     values = values[used]
     added = np.bincount(cell, values)
     for one in np.flatnonzero(np.bincount(cell)).tolist():
-        sums, key = found[one // len(names)], names[one % len(names)]
+        counters, key = found[one // len(names)], names[one % len(names)]
         if least_of(key) or most_of(key):
             pick = min if least_of(key) else max
             value = pick(values[cell == one].tolist())
-            sums[key] = pick(sums.get(key, value), value)
+            counters[key] = pick(counters.get(key, value), value)
         else:
-            sums[key] = sums.get(key, 0.0) + float(added[one])
+            counters[key] = counters.get(key, 0.0) + float(added[one])
 
 
 def forget(store: Store, chunks: Collection[str]) -> None:

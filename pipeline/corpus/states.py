@@ -131,10 +131,10 @@ class ChunkState:
             return [gap.number for gap in self._gaps if any(stage in stages for stage in gap.missing)]
         return list(self.numbers) if any(stage in stages for stage in self.missing) else []
 
-    def sums(self) -> Counters:
+    def counters(self) -> Counters:
         """Return the counters of the chunk's receipts."""
         opened = self._open()
-        return _sums(opened) if opened else NOT_SEGMENTED
+        return _counters_of(opened) if opened else NOT_SEGMENTED
 
     def problems(self) -> list[str]:
         """Say where the receipts of the chunk do not agree with each other."""
@@ -155,7 +155,7 @@ class _Unfolded:
         return tuple(dict.fromkeys(stage for gap in self.gaps for stage in gap.missing))
 
 
-def _sums(opened: Opened) -> Counters:
+def _counters_of(opened: Opened) -> Counters:
     return counters_of(opened[0], ((part.receipts, part.missing) for part in opened[1]))
 
 
@@ -203,12 +203,12 @@ class States(Sequence[ChunkState]):
         used = self.rows[self.rows >= 0]
         groups = np.full(len(self.ledgers), -1, np.int64)
         groups[used] = self.ledgers.recipe[used]
-        for number, sums in enumerate(self.ledgers.sums(groups, len(self.matches))):
+        for number, counters in enumerate(self.ledgers.counters(groups, len(self.matches))):
             matched, inside = self.matches[number], used[self.ledgers.recipe[used] == number]
             parts, sentences = int(self.ledgers.parts[inside].sum()), int(self.ledgers.sentences[inside].sum())
-            owners = {key: key.partition("/")[0] for key in sums}
-            add(self.total, {key: sums[key] for key, owner in owners.items() if owner in (CHUNK, *matched.done)})
-            add(self.older, {key: sums[key] for key, owner in owners.items() if owner in matched.missing})
+            owners = {key: key.partition("/")[0] for key in counters}
+            add(self.total, {key: counters[key] for key, owner in owners.items() if owner in (CHUNK, *matched.done)})
+            add(self.older, {key: counters[key] for key, owner in owners.items() if owner in matched.missing})
             for stage in matched.missing if parts else ():
                 add(self.total, {f"{stage}/left": parts, f"{stage}/waiting": sentences})
             if parts:
@@ -231,7 +231,7 @@ class States(Sequence[ChunkState]):
 
     def _add_opened(self, number: int, opened: Opened, kept: bool) -> None:
         receipt, parts = opened
-        add(self.total, _sums(opened))
+        add(self.total, _counters_of(opened))
         self.problems += _problems(opened)
         numbers = [layout.part_number(part.ref.part) for part in parts]
         found = zip(numbers, parts, strict=True)
@@ -347,7 +347,7 @@ def total_of(chunks: Sequence[ChunkState]) -> Counters:
         return chunks.total
     total: Counters = {}
     for one in chunks:
-        add(total, one.sums())
+        add(total, one.counters())
     return total
 
 

@@ -45,7 +45,7 @@ def libraries() -> Iterator[Check]:
         again = [*missing, *(name.split(" ")[0] for name in broken)]
         yield Check("bad", "libraries", found, f"pip install --force-reinstall {' '.join(again)}")
     else:
-        yield Check("good", "libraries", f"all {len(needed[''])} there: {versions}, …")
+        yield Check("good", "libraries", f"all {len(needed[''])} installed: {versions}, …")
     for extra, names in needed.items():
         if extra in ("", "test", "all"):
             continue

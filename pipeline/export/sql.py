@@ -97,13 +97,13 @@ def open_duckdb(views: str) -> int:
 
 
 def _view(family: str, files: list[str], corpus: Corpus) -> str:
-    groups = _alike(corpus, files) if family == "documents" else {_Kept(): files}
+    groups = _alike(corpus, files) if family == "documents" else {_KeptColumns(): files}
     selects = [_select(family, some, kept, corpus) for kept, some in groups.items()]
     return f"CREATE OR REPLACE VIEW {_name(family)} AS\n" + "UNION ALL BY NAME\n".join(selects).rstrip("\n") + ";\n"
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _KeptColumns:
     """How a view makes kept columns of some files: what it leaves out, replaces and adds, and their types in files."""
 
     excluded: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ def _read_as(kept: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _select(family: str, files: list[str], kept: _Kept, corpus: Corpus) -> str:
+def _select(family: str, files: list[str], kept: _KeptColumns, corpus: Corpus) -> str:
     file_name = free("__file", corpus.catalogue)
     listed = ",\n  ".join(f"'{file.replace(chr(39), chr(39) * 2)}'" for file in files)
     numbers = family != "documents"
@@ -162,14 +162,14 @@ def _select(family: str, files: list[str], kept: _Kept, corpus: Corpus) -> str:
     )
 
 
-def _alike(corpus: Corpus, files: list[str]) -> dict[_Kept, list[str]]:
+def _alike(corpus: Corpus, files: list[str]) -> dict[_KeptColumns, list[str]]:
     """Group files of documents by what gives their kept columns the names and the common types of all parts; a column
     that a file does not have is null.
 
     DuckDB's own common types are others: of 2^53 + 1 and 0.5 it makes floats, of true and 2 numbers, and of dates and
     numbers none.
     """
-    groups: dict[_Kept, list[str]] = {}
+    groups: dict[_KeptColumns, list[str]] = {}
     shown = _shown(corpus)
     for part, file in zip(corpus.parts, files, strict=True):
         receipt = corpus.state_of(part).receipts[SEGMENT]
@@ -185,7 +185,7 @@ def _alike(corpus: Corpus, files: list[str]) -> dict[_Kept, list[str]]:
                 replaced.append(f"{cast} AS {_quoted(read)}")
             if read and cast != _quoted(read):
                 types.append(str(mine.get(name, TEXT).arrow))
-        groups.setdefault(_Kept(*map(tuple, (excluded, replaced, added, types))), []).append(file)
+        groups.setdefault(_KeptColumns(*map(tuple, (excluded, replaced, added, types))), []).append(file)
     return groups
 
 

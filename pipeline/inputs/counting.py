@@ -139,7 +139,7 @@ def _count_text(chunk: Chunk, content: Content | None) -> Counted:
             if at > last or (chunk.take is not None and documents > chunk.take):
                 break
         else:
-            documents -= ending == b"\n" and at <= last  # behind the last line end no line begins
+            documents -= ending == b"\n" and at <= last  # after the last line end no line begins
     except BrokenStreamError as broken:
         unreadable = broken.bytes_unreadable if documents else 0  # else the line that breaks began before
     return Counted(_at_most(documents, chunk.take), max(0, chunk.bytes - unreadable), unreadable)

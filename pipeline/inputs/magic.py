@@ -173,7 +173,7 @@ _BINARY = "it has NUL bytes, as binary data has: leave it out, or write the text
 
 
 def _mend_others(raw: bytes) -> str:
-    """Say what to do about bytes that no other encoding explains: of binary data, or of text that is UTF-8 but for a
+    """Say what to do about bytes that no other encoding explains: of binary data, or of text that is UTF-8 except for a
     few; empty for others.
     """
     if b"\0" in raw:

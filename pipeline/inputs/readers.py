@@ -166,7 +166,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-UNMARK = r"sed 's/^\xEF\xBB\xBF//; s/}\xEF\xBB\xBF{/}\n{/g' FILE > NEW takes such marks out"
+UNMARK = r"sed 's/^\xEF\xBB\xBF//; s/}\xEF\xBB\xBF{/}\n{/g' FILE > NEW removes such marks"
 DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
@@ -226,7 +226,7 @@ def _not_json(error: Exception) -> str:
         )
         how = "; if the file is one list, jq -c '.[]' FILE makes lines of it" if listed else ""
         if error.doc[error.pos :].startswith("\ufeff"):
-            how = f"; this is a byte order mark, as a file has at its beginning that was put behind another: {UNMARK}"
+            how = f"; this is a byte order mark, left where one file was appended to another: {UNMARK}"
         return f"{error.msg.removesuffix(' at')} at character {error.pos}, near {short(near)}{how}"
     if isinstance(error, RecursionError):
         return "values are nested too deeply to be read"

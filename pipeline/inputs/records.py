@@ -178,7 +178,7 @@ class RecordMaker:
         value = _checked(values.get(column, _MISSING), column)
         if value is _MISSING or value is None or value == "":
             state = "missing" if value is _MISSING else "null" if value is None else "empty"
-            what = f"{column} is {state}; every record needs one, or leave `id:` out to have them made"
+            what = f"{column} is {state}; every record needs one, or leave `id:` out to have ids made"
             raise BadRecordError(f"id {'column missing' if state == 'missing' else 'is ' + state}", what)
         if isinstance(value, bool) or not isinstance(value, str | int | uuid.UUID):
             what = f"{column} is {_typed(value)}; make it a string or integer, or leave `id:` out to have ids made"
@@ -331,7 +331,7 @@ def detector(settings: DetectSettings, languages: Collection[str] | None) -> Det
 
     def detect(text: str) -> tuple[str, float]:
         if not marks.VISIBLE.search(text):
-            raise BadRecordError("no text", "there is nothing to see in it", kind="dropped")
+            raise BadRecordError("no text", "it holds no visible character", kind="dropped")
         found = identify(text)
         if found is None:
             raise BadRecordError(NOT_CERTAIN, f"the text has no letter to tell its language by; {stated}")

@@ -141,7 +141,7 @@ class InputSettings(Settings):
 
     @property
     def declared_types(self) -> dict[str, ColumnType]:
-        """Of kept columns whose type is stated."""
+        """The types of kept columns whose type is stated."""
         types = self.keep if isinstance(self.keep, dict) else {}
         return {name: ColumnType.from_json(kind) for name, kind in types.items() if kind != AUTO}
 

@@ -69,10 +69,10 @@ def open_chunk(chunk: Chunk, *, random_access: bool = False) -> IO[bytes]:
     cache = "none" if random_access else "readahead"
     with _there(chunk):
         file = with_retries("open input", lambda: fs.open(path, "rb", block_size=8 * BLOCK, cache_type=cache))
-    return cast(IO[bytes], _Patient(file, path if is_remote(chunk.url) else ""))
+    return cast(IO[bytes], _RetriedFile(file, path if is_remote(chunk.url) else ""))
 
 
-class _Patient:
+class _RetriedFile:
     """A file that repeats each read while its store fails in a way that may pass. `path`: empty for a local file."""
 
     def __init__(self, file: IO[bytes], path: str) -> None:
@@ -93,7 +93,7 @@ class _Patient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __enter__(self) -> _Patient:
+    def __enter__(self) -> _RetriedFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -233,7 +233,7 @@ def own_blocks(chunk: Chunk, see: Callable[[bytes], object] = lambda stored: Non
 
     The line that is going on where a chunk begins belongs to the chunk before, and so does the line that begins there,
     since only the chunk before could tell that. So of a chunk of some members the first line is left out, and the first
-    one of those behind it is added: a line that runs across members, or across whole chunks, is read once.
+    one of those after it is added: a line that runs across members, or across whole chunks, is read once.
     `see` is called only for whole files. Raises as `decompressed_blocks` does.
     """
     if chunk.end == TO_THE_END:

@@ -267,8 +267,8 @@ def _recent(corpus: Corpus, now: float, shared: SharedReading) -> Iterator[tuple
 
 
 def _named(corpus: Corpus, seen: set[object]) -> Iterator[str]:
-    """Yield what an older view names, but for the results of chunks that were seen in another view. Its fits may have
-    been deleted, by `gc --older-views`.
+    """Yield what an older view names, except for the results of chunks that were seen in another view. Its fits may
+    have been deleted, by `gc --older-views`.
     """
     yield from _of_fits(corpus, [path for path in corpus.view.fits.values() if corpus.store.exists(path)])
     for number, chunk in enumerate(corpus.chunks):

@@ -1,5 +1,5 @@
-"""Every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values; and
-ledgers against the receipts that they were folded from, row by row.
+"""Checks every file of a corpus against the receipt that vouches for it: bytes, schema, rows, contents, finite values;
+and ledgers against the receipts that they were folded from, row by row.
 
 Cost: each file is read once and hashed twice (file and columns), a few hundred MB/s per core; memory: the files of as
 many parts as there are threads.
@@ -207,7 +207,7 @@ def _differences(file: DataFile, receipt: Receipt, metadata: pq.FileMetaData, ta
     keep = {} if file.family != "documents" else _kept(table.schema)
     expected = layout.schema(file.family, width=width, keep=keep)
     if table.schema.remove_metadata() != expected:
-        yield f"has the schema {table.schema.to_string()!r}, declared is {expected.to_string()!r}"
+        yield f"has the schema {table.schema.to_string()!r}, the declared one is {expected.to_string()!r}"
     for name in table.column_names:
         if column_digest(table[name]) != receipt.columns.get(f"{file.family}.{name}"):
             yield f"column {name} is not the one that its receipt vouches for"
@@ -285,4 +285,4 @@ def check_ledgers(states: States, numbers: npt.NDArray[np.int64] | None = None, 
         same = (chunk, folded) == (receipt, parts)
         differing = [name for name in row if (not same if name == "receipts" else row[name] != again[name])]
         if differing:
-            yield Finding(path, f"says other {', '.join(differing)} than the receipts: {where}", path)
+            yield Finding(path, f"differs from the receipts in {', '.join(differing)}: {where}", path)

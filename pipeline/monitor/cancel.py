@@ -63,7 +63,7 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         return False
     _free(store, seen)
     if seen.done:
-        console.print("It had ended before it noticed.")
+        console.print("The run had ended before it noticed the request.")
     elif state.command:
         console.print("The corpus is free: run the same command again to finish it.")
     else:

@@ -23,7 +23,7 @@ from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.storage.store import Store
 from stages.cards import CardError
 
-UNKNOWN_TIME = "which nobody has measured on this machine: the times of the stages do not contain them"
+UNKNOWN_TIME = "which nobody has measured on this machine: the times of the stages do not include it"
 
 
 @dataclass(frozen=True)

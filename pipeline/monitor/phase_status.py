@@ -22,7 +22,7 @@ ENOUGH = 3  # finished shards that are needed for a median
 
 @dataclass
 class WorkerState:
-    """A worker with a shard, `claim`. `seconds`: in this shard; `parts`, `sentences`: since it started.
+    """A worker and its `shard`. `seconds`: in this shard; `parts`, `sentences`: since it started.
 
     `silent`: seconds since its last heartbeat; `slow`: how many times longer than usual its shard takes, if much
     longer.
@@ -30,7 +30,7 @@ class WorkerState:
 
     name: str
     host: str
-    claim: str
+    shard: str
     seconds: float
     parts: int
     sentences: int
@@ -45,13 +45,13 @@ class WorkerState:
 class PhaseState:
     """The state of a phase. `seconds`: since work on it began, None before.
 
-    Claims are `done`, `held`, `lost` (their worker died) or free.
+    Shards are `done`, `held`, `lost` (their worker died) or free.
     """
 
     kind: str
     number: int = 0
     over: bool = False
-    claims: int = 0
+    shards: int = 0
     done: int = 0
     held: int = 0
     lost: int = 0
@@ -72,7 +72,7 @@ class PhaseState:
     @property
     def free(self) -> int:
         """The number of shards that nobody has taken, or that were released."""
-        return self.claims - self.done - self.held - self.lost
+        return self.shards - self.done - self.held - self.lost
 
     @property
     def rate(self) -> float:
@@ -109,22 +109,22 @@ class PhaseReader:
         self._read_done(leases)
         self._read_workers()
         spec, done = self._spec, list(self._done.values())
-        state = PhaseState(spec.kind, self._number, over, claims=spec.ranges, done=len(done))
-        open_claims = [name for name in leases.held if name not in self._done and not leases.held[name].released]
-        state.held = sum(leases.alive(name) for name in open_claims)
-        state.lost = len(open_claims) - state.held
+        state = PhaseState(spec.kind, self._number, over, shards=spec.ranges, done=len(done))
+        open_shards = [name for name in leases.held if name not in self._done and not leases.held[name].released]
+        state.held = sum(leases.alive(name) for name in open_shards)
+        state.lost = len(open_shards) - state.held
         state.chunks, state.chunks_done = sum(self._sizes), sum(self._sizes[int(name)] for name in self._done)
         state.failures = failures_of(done)
         state.fitted = [name for one in done for name in one.fitted]
-        in_claims = self._see_workers(state, leases, now)
-        state.parts = sum(one.parts for one in done) + in_claims["parts"]
-        state.sentences = sum(one.sentences for one in done) + in_claims["sentences"]
+        in_shards = self._see_workers(state, leases, now)
+        state.parts = sum(one.parts for one in done) + in_shards["parts"]
+        state.sentences = sum(one.sentences for one in done) + in_shards["sentences"]
         now_failing = (said.last_error for _, said in self._workers.values())
         state.failures += [error for error in dict.fromkeys(now_failing) if error and error not in state.failures]
         state.failed = len(state.failures)
         began = [one.ended - one.seconds for one in done]
         began += [now - one.seconds for one in state.workers]
-        ended = max((one.ended for one in done), default=now) if over or state.done == state.claims else now
+        ended = max((one.ended for one in done), default=now) if over or state.done == state.shards else now
         state.seconds = max(0.0, ended - min(began)) if began else None
         self._estimate(state)
         self._last = state
@@ -151,24 +151,24 @@ class PhaseReader:
 
     def _see_workers(self, state: PhaseState, leases: Leases, now: float) -> Counter[str]:
         """Add the workers that hold a shard. Returns parts and sentences of shards that are not done."""
-        in_claims: Counter[str] = Counter()
+        in_shards: Counter[str] = Counter()
         times = [one.seconds / self._sizes[int(name)] for name, one in self._done.items() if self._sizes[int(name)]]
         usual = statistics.median(times) if len(times) >= ENOUGH else None  # seconds per chunk
         finished: dict[str, list[ShardResult]] = {}
         for one in self._done.values():
             finished.setdefault(one.worker, []).append(one)
         for when, said in self._workers.values():
-            claim, held = said.range or "", leases.held.get(said.range or "")
-            if not held or claim in self._done or held.released or held.generation != said.generation:
+            shard, held = said.range or "", leases.held.get(said.range or "")
+            if not held or shard in self._done or held.released or held.generation != said.generation:
                 state.resting += 1
                 continue
             worker, here = self._worker(said, held, when, now, finished.get(said.worker, []))
-            in_claims.update(here)
-            if usual and self._sizes[int(claim)] and worker.seconds > SLOW * usual * self._sizes[int(claim)]:
-                worker.slow = worker.seconds / (usual * self._sizes[int(claim)])
+            in_shards.update(here)
+            if usual and self._sizes[int(shard)] and worker.seconds > SLOW * usual * self._sizes[int(shard)]:
+                worker.slow = worker.seconds / (usual * self._sizes[int(shard)])
             state.workers.append(worker)
         state.workers.sort(key=lambda one: (-one.silent if one.quiet else 0.0, -(one.slow or 0.0), one.name))
-        return in_claims
+        return in_shards
 
     def _worker(
         self, said: WorkerReport, held: Held, when: float, now: float, finished: list[ShardResult]
@@ -182,7 +182,7 @@ class PhaseReader:
             "sentences": max(0, said.sentences - sum(one.sentences for one in mine)),
         }
         worker = WorkerState(
-            name=said.worker, host=said.host, claim=said.range or "", seconds=seconds,
+            name=said.worker, host=said.host, shard=said.range or "", seconds=seconds,
             parts=said.parts, sentences=said.sentences,
             rate=here["sentences"] / seconds if seconds > 0 else 0.0,
             silent=silent, quiet=silent > self._seconds / 2, lost=now - held.beat > self._seconds,

@@ -367,7 +367,7 @@ def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, Reco
         if name in declared:
             continue
         number = next(index for index, one in enumerate(config.input) if name in one.keep)
-        whole = _Place(
+        whole = _KeptPlace(
             name,
             {kind: place for _, first in samples for kind, place in first.kinds.get(name, {}).items()},
             [value for _, first in samples for value in first.kept.get(name, ())],
@@ -378,7 +378,7 @@ def _of_two_kinds(config: RunConfig, samples: Sequence[tuple[InputSettings, Reco
 
 
 @dataclass(frozen=True)
-class _Place:
+class _KeptPlace:
     """A kept column, or a field or the elements of one: its kinds with the file and an example of each, and its values.
 
     `declare` makes the type of the column from that of the place.
@@ -389,13 +389,13 @@ class _Place:
     values: Sequence[Any]
     declare: Callable[[ColumnType], ColumnType] = lambda kind: kind
 
-    def inside(self) -> Iterator[_Place]:
+    def inside(self) -> Iterator[_KeptPlace]:
         """Yield the elements of lists, or the fields of structs, if all values are such."""
         common = common_type(self.kinds)
         if common.element is not None:
             kinds = {kind.element: place for kind, place in self.kinds.items() if kind.element is not None}
             elements = [one for value in self.values if isinstance(value, list | tuple) for one in value]
-            yield _Place(f"what {self.path} holds", kinds, elements, ColumnType.list_of)
+            yield _KeptPlace(f"what {self.path} holds", kinds, elements, ColumnType.list_of)
         for name, _ in common.fields:
             kinds = {
                 dict(kind.fields)[name]: (file, value and value.get(name))
@@ -403,7 +403,7 @@ class _Place:
                 if name in dict(kind.fields)
             }
             values = [value.get(name) for value in self.values if isinstance(value, dict)]
-            yield _Place(f"{self.path}.{name}", kinds, values, partial(_with_field, common, name))
+            yield _KeptPlace(f"{self.path}.{name}", kinds, values, partial(_with_field, common, name))
 
     def problem(self, column: str) -> str | None:
         """Say that this becomes text, and how to declare the column; None if it does not."""

@@ -81,10 +81,10 @@ def tokens_per_sentence(state: States, times: Sequence[Earlier]) -> float | None
     """Return the tokens of an average sentence of earlier segmentations; None if none has sentences."""
     groups = np.full(len(state.ledgers), -1, np.int64)
     groups[[one.row for one in times if one.row >= 0]] = 0
-    (sums,) = state.ledgers.sums(groups, 1)
+    (counters,) = state.ledgers.counters(groups, 1)
     read = [one for one in times if one.row < 0]
-    tokens = sums.get(f"{SEGMENT}/counts/tokens", 0.0) + sum(one.tokens for one in read)
-    sentences = sums.get(f"{SEGMENT}/rows", 0.0) + sum(one.sentences for one in read)
+    tokens = counters.get(f"{SEGMENT}/counts/tokens", 0.0) + sum(one.tokens for one in read)
+    sentences = counters.get(f"{SEGMENT}/rows", 0.0) + sum(one.sentences for one in read)
     return tokens / sentences if tokens and sentences else None
 
 

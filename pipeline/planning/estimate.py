@@ -204,7 +204,7 @@ def _stage(plan: Plan, stage: str, new: float, tokens: float | None) -> StageEst
     return StageEstimate(rows, rows / rate if rate else None, source if rate else "")
 
 
-def _older_sums(plan: Plan, stage: str) -> Counters:
+def _older_counters(plan: Plan, stage: str) -> Counters:
     """Return the counters of chunks in ledgers that are not in the view: segmented with any settings, other stages with
     these.
     """
@@ -212,8 +212,8 @@ def _older_sums(plan: Plan, stage: str) -> Counters:
         return {}
     ledgers, recipe = plan.chunks.ledgers, fingerprint(plan.view.stages.get(stage))
     same = [stage in one and (stage == SEGMENT or one[stage]["recipe"] == recipe) for one in ledgers.recipes]
-    (sums,) = ledgers.sums(np.where(np.asarray(same, np.bool_)[ledgers.recipe], 0, -1), 1)
-    return sums
+    (counters,) = ledgers.counters(np.where(np.asarray(same, np.bool_)[ledgers.recipe], 0, -1), 1)
+    return counters
 
 
 def _own_rate(plan: Plan, stage: str) -> tuple[float | None, float]:
@@ -224,26 +224,26 @@ def _own_rate(plan: Plan, stage: str) -> tuple[float | None, float]:
     now = plan.work[stage].sentences_done / rate if rate else 0.0
     if now >= SETUP_SECONDS:
         return rate, now
-    sums = _older_sums(plan, stage)
-    before = seconds_of(sums, stage)
-    return (sums.get(f"{stage}/rows", 0.0) / before, before) if before > now else (rate, now)
+    counters = _older_counters(plan, stage)
+    before = seconds_of(counters, stage)
+    return (counters.get(f"{stage}/rows", 0.0) / before, before) if before > now else (rate, now)
 
 
 def _known_tokens(plan: Plan) -> float | None:
     """Return the tokens of an average sentence that this corpus segmented, now or before."""
-    return _tokens_in(getattr(plan.chunks, "total", {})) or _tokens_in(_older_sums(plan, SEGMENT))
+    return _tokens_in(getattr(plan.chunks, "total", {})) or _tokens_in(_older_counters(plan, SEGMENT))
 
 
-def _tokens_in(sums: Counters) -> float | None:
-    rows = sums.get(f"{SEGMENT}/rows", 0.0)
-    return sums.get(f"{SEGMENT}/counts/tokens", 0.0) / rows or None if rows else None
+def _tokens_in(counters: Counters) -> float | None:
+    rows = counters.get(f"{SEGMENT}/rows", 0.0)
+    return counters.get(f"{SEGMENT}/counts/tokens", 0.0) / rows or None if rows else None
 
 
-def seconds_of(sums: Counters, stage: str) -> float:
+def seconds_of(counters: Counters, stage: str) -> float:
     """Return the seconds of work of a stage."""
     if stage == SEGMENT:
-        return sums.get(f"{CHUNK}/seconds", 0.0)
-    return busy_seconds(by_detail(sums, stage, "seconds"))
+        return counters.get(f"{CHUNK}/seconds", 0.0)
+    return busy_seconds(by_detail(counters, stage, "seconds"))
 
 
 def _segmented(states: Sequence[ChunkState]) -> dict[_Kind, list[ChunkState]]:

@@ -107,7 +107,7 @@ def examine(config: RunConfig, chunk: Chunk, texts: Texts) -> Examined | None:
     """
     total = Examined(0.0, 0.0)
     if chunk.by_text:
-        chunk = replace(chunk, start=0)  # the file's first documents stand for those behind much text
+        chunk = replace(chunk, start=0)  # the file's first documents stand for those after much text
     try:
         languages = load_card(config.segment.model).languages
         counter = SentenceCounter(config.segment)

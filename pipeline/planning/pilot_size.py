@@ -71,7 +71,7 @@ def check_scored(config: RunConfig, chunks: Sequence[Chunk]) -> None:
     if scored < FEW_SCORED and pilot >= 10 * FEW_SCORED:
         raise ConfigError(
             f"{config.place('fit')}: of the pilot's {number(pilot)} sentences about {number(scored)} would be scored "
-            f"by fragility, and the predictor would learn from them alone; {FEW_SCORED} are the least, half a million "
+            f"by fragility, and the predictor would learn from them alone; {FEW_SCORED} are needed, and half a million "
             "are good: set fit.scored_rows, which scores more of the pilot and nothing else, or raise fragility.sample"
         )
 

@@ -128,13 +128,8 @@ class Plan:
         """Whether a launcher has something to work on now."""
         return any(True for _ in self.chunks_to_work_on())
 
-    @property
-    def to_launch(self) -> set[str]:
-        """Return the ids of the chunks and names of the parts that a launcher would work on now."""
-        return {one.id for one in self.chunks_to_segment()} | {ref.part for ref in self.parts_to_visit()}
-
     def todo_digest(self) -> str:
-        """Return 32 hex digits of `to_launch`, in the order of the run."""
+        """Return 32 hex digits of the chunks and parts that a launcher would work on now, in the order of the run."""
         digest = hashlib.blake2b(digest_size=16)
         for one in self.chunks_to_segment():
             digest.update(one.id.encode())

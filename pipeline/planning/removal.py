@@ -297,7 +297,7 @@ def _of_smaller_files(
         return ()
     limited = {chunks[row].input for chunks in (old.listed.chunks, after) for row in _cut(chunks)}
     places, places_now = files.places(smaller["key"]), files_after.places(smaller["key"])
-    kept = _Kept(store, old, files, np.unique(files.rows[np.concatenate([[], *places]).astype(np.int64)]))
+    kept = _KeptDocuments(store, old, files, np.unique(files.rows[np.concatenate([[], *places]).astype(np.int64)]))
     in_chunk = functools.cache(lambda row: {file.path: file for file in files_of(after[row])})
     candidates = list[_Smaller]()
     for key, then, now in zip(smaller["key"].to_pylist(), places, places_now, strict=True):
@@ -334,7 +334,7 @@ class _Smaller:
         return sum(count_documents(piece).documents for piece in self.pieces)
 
 
-class _Kept:
+class _KeptDocuments:
     """Says how many documents of files were kept, and their rows. `rows`: the chunks that are asked about."""
 
     def __init__(self, store: Store, old: View, files: _Files, rows: npt.NDArray[np.int64]) -> None:

@@ -42,12 +42,12 @@ class Requests:
 
     @property
     def total(self) -> float:
-        """All requests."""
+        """The number of all requests."""
         return self.puts + self.gets + self.heads + self.lists + self.deletes
 
     @property
     def dollars(self) -> float:
-        """What they cost on S3."""
+        """The cost of these requests on S3."""
         return WRITE_DOLLARS * (self.puts + self.lists) + READ_DOLLARS * (self.gets + self.heads)
 
 

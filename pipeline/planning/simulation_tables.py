@@ -118,8 +118,12 @@ def _objects(console: Console, found: Simulation) -> None:
     launcher = found.config.launcher
     each = found.config.chunk_bytes
     rows = [
-        ["chunks", large(found.chunks), f"of {size(each)} of input; .gz and the like are not cut: make them so large"],
-        ["parts", large(found.parts), f"of up to {number(found.config.part_sentences)} sentences, one rest per chunk"],
+        ["chunks", large(found.chunks), f"of {size(each)} of input; compressed files of about that size are best"],
+        [
+            "parts",
+            large(found.parts),
+            f"of up to {number(found.config.part_sentences)} sentences, one remainder per chunk",
+        ],
         ["data files", large(found.files), f"{len(found.storage)} families"],
         ["receipts", large(found.receipts), f"{len(found.stages)} stages per part, one per chunk"],
         ["ledger rows", large(found.chunks), f"one per finished chunk, in {found.ledgers} files or more"],
@@ -129,7 +133,7 @@ def _objects(console: Console, found: Simulation) -> None:
             f"of {launcher.tasks} tasks (launcher.tasks): {launcher.chunks_per_claim} chunks each, fewer at the end",
         ],
     ]
-    _table(console, "Things", ("", "number", ""), rows, texts=2)
+    _table(console, "Counts", ("", "number", ""), rows, texts=2)
     if (larger := found.with_larger_parts()) is not None:
         before, after = (_work(one).total for one in (found, larger))
         console.print(

@@ -105,7 +105,7 @@ def compare_ids(store: Store, config: RunConfig, chunks: ChunkTable, tell: Tell)
     rows = sorted_rows(pa.table([ids.take(later["rank"]), later["id"], sources.take(later["first"])], schema=SCHEMA))
     if rows.num_rows:
         count = counted(pc.sum(later["count"]).as_py(), "document")
-        tell(f"ids: {count} left out, whose ids documents of earlier chunks have")
+        tell(f"ids: {count} left out, because earlier chunks have documents with the same ids")
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{digest}"
     return with_duplicates(config, write_duplicates(store, name, rows))
 

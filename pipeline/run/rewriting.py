@@ -213,7 +213,7 @@ def part_left(store: Store, part: PartBefore, gone: pa.Array) -> PartLeft | None
         return None
     rows = documents["rows"].to_numpy()
     if rows.sum() != sentences.num_rows:
-        raise CorpusError(f"part {part.receipt.part}: its documents and its sentences do not fit each other")
+        raise CorpusError(f"part {part.receipt.part}: its documents and its sentences do not match")
     owners = np.searchsorted(documents["doc"].to_numpy(), sentences["doc"].to_numpy())  # the old numbers are in order
     documents = _with(documents, "doc", np.arange(documents.num_rows))
     documents = _with(documents, "first_row", np.cumsum(rows) - rows)

@@ -424,7 +424,9 @@ class _Run:
                 plan = make_plan(self.config, self.options.only, self.options.until, self.refit, _chunks(plan))
             if step.kind == "compare" and plan.compares == step.plan.compares:  # or it would go on for ever
                 stages = ", ".join(plan.compares)
-                raise CorpusError(f"{stages}: compared, but the receipts of it do not count; pipeline verify says why")
+                raise CorpusError(
+                    f"{stages}: compared, but the receipts of this do not count; pipeline verify says why"
+                )
             if not self.refit:
                 self.record.see(plan.view)
         return plan

@@ -160,11 +160,11 @@ def _doubt(record: FitRecord) -> str:
     constant = record.numbers.get("constant_dimensions", 0.0)
     if record.name == "predictor" and record.rows < FEW_SCORED:
         return (
-            f"{counted(record.rows, 'sentence')} with a fragility are few; {FEW_SCORED} or more give weights to rely "
-            "on: raise fit.scored_rows, fragility.sample or fit.rows"
+            f"{counted(record.rows, 'sentence')} with a fragility score are few; {FEW_SCORED} or more give weights to "
+            "rely on: raise fit.scored_rows, fragility.sample or fit.rows"
         )
     if record.name == "decoder" and not record.numbers.get("held_out_rows") and not record.source:
-        return "no validation or test document is in the pilot, so nothing says what it gained: give split a share"
+        return "no validation or test document is in the pilot, so what it gained was not measured: give split a share"
     if record.name == "scaler" and constant:
         return (
             f"{constant:.0f} dimensions have an interquartile range of 0 and are left as they are by the noise of "

@@ -233,7 +233,7 @@ class Selection:
         keep, leave_out = clause.with_nulls(self._open)
         raise ConfigError(
             f"{self._origin}: {column} is null in {nulls} of {rows} rows (part {part}): they were not sampled, or "
-            f"have none, and `{clause.text}` does not tell what becomes of them. To keep them: {keep}; to leave them "
+            f"have none, and `{clause.text}` does not say what becomes of them. To keep them: {keep}; to leave them "
             f"out: {leave_out}"
         )
 

@@ -208,7 +208,7 @@ def check_length(path: str, start: int, end: int, data: bytes, size: Callable[[]
     Args:
         path: the file.
         start: the offset of the first byte.
-        end: the offset after the last byte that was asked for; it may lie behind the end of the file.
+        end: the offset after the last byte that was asked for; it may lie after the end of the file.
         data: what came.
         size: returns the bytes of the file, or None where the store does not tell; it is asked for fewer bytes only.
 
@@ -216,7 +216,7 @@ def check_length(path: str, start: int, end: int, data: bytes, size: Callable[[]
         ConnectionError: if fewer came, which is transient.
     """
     if len(data) < end - start and start + len(data) < min(end, size() or 0):
-        raise ConnectionError(f"of bytes {start} to {end} of {path} only {len(data)} came")
+        raise ConnectionError(f"only {len(data)} of the bytes {start} to {end} of {path} arrived")
 
 
 def is_redirected(error: BaseException) -> bool:

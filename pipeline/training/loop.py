@@ -149,7 +149,7 @@ class Loop:
     def _save(self, done: int) -> None:
         with self._apart():
             if self.log:
-                self.log.flush()  # whoever is killed from now on goes on behind what is logged
+                self.log.flush()  # whoever is killed from now on goes on after what is logged
             self.save(done)
 
     def _validate(self, done: int) -> float:

@@ -212,8 +212,8 @@ def _with_weights(make: Callable[[], Lcm], data: bytes, where: str) -> Lcm:
     if described != held:
         name = min(name for name in described.keys() | held.keys() if described.get(name) != held.get(name))
         raise CorpusError(
-            f"{where} has not the weights of the model that {MODEL} describes: {name} is {held.get(name, 'missing')}, "
-            f"where {described.get(name, 'nothing')} is described; {restored}"
+            f"{where} does not have the weights of the model that {MODEL} describes: {name} is "
+            f"{held.get(name, 'missing')}, where {described.get(name, 'nothing')} is described; {restored}"
         )
     model = make()
     model.load_state_dict(weights)

@@ -153,7 +153,7 @@ def alone(store: Store, settings: TrainSettings) -> AbstractContextManager[Lease
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedTraining:
     """A training that nothing keeps from starting. scaler: the file to write; None if it is there."""
 
     store: Store
@@ -185,7 +185,7 @@ class Checked:
         write_started(self.store, self.run, self.started)
 
 
-def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
+def check(console: Console, config: RunConfig, fresh: bool = False) -> CheckedTraining:
     """Check what is asked for; of the training, nothing is written or deleted yet.
 
     Args:
@@ -207,7 +207,9 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
         settings = settings.with_lanes(processes_of(config))
         pinned, settings, scaler = _pin(console, config, settings, card, corpus)
         _check_content(console, settings, card, corpus, pinned)
-        return Checked(store, Started(pinned=pinned, settings=settings, scaler=content_digest(scaler)), scaler, fresh)
+        return CheckedTraining(
+            store, Started(pinned=pinned, settings=settings, scaler=content_digest(scaler)), scaler, fresh
+        )
     started = read_started(store, run)
     pinned = started.pinned
     settings = as_begun(settings, pinned.settings)
@@ -221,7 +223,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> Checked:
         say_if_changed(console, corpus, run, pinned)
     lost = None if store.exists(f"{run}/{SCALER}") else _scaler(store, settings, pinned, started.scaler)
     digest = started.scaler if lost is None else content_digest(lost)
-    return Checked(store, Started(pinned=pinned, settings=settings, scaler=digest), lost, fresh)
+    return CheckedTraining(store, Started(pinned=pinned, settings=settings, scaler=digest), lost, fresh)
 
 
 def _check_content(console: Console, settings: TrainSettings, card: LcmCard, corpus: Corpus, pinned: Pinned) -> None:
@@ -381,9 +383,9 @@ def _pin(
     if settings.validation_concepts and mixed and (same := texts_in_train(index, mixed)):
         print_plain(
             console,
-            f"{counted(same, 'document')} of the split validation: other corpora have the same text in the split "
-            "train, so the validation loss is too good, as far as they are selected; with the same section split, "
-            "by: text, in all of them it is not (pipeline evaluate leaves such documents out)",
+            f"The training may learn from {counted(same, 'document')} of the split validation, whose text other "
+            "corpora have in the split train, so the validation loss is too low; give all of these corpora the same "
+            "section split, with by: text (pipeline evaluate leaves such documents out)",
             style="yellow",
         )
     return pinned, settings, initial

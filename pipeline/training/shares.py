@@ -51,7 +51,7 @@ class Piece(Record):
     sizes: list[int]
 
 
-class Planned(Record):
+class PlannedTensor(Record):
     """A tensor and its pieces, which cover it."""
 
     dtype: Dtype
@@ -62,7 +62,7 @@ class Planned(Record):
 class SharePlan(Record):
     """Every tensor of a checkpoint by its name."""
 
-    tensors: dict[str, Planned]
+    tensors: dict[str, PlannedTensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ShareWriter(StorageWriter):
                 if math.prod(one.sizes)
             ]
             dtype: Any = str(tensor.properties.dtype).removeprefix("torch.")
-            tensors[name] = Planned(dtype=dtype, size=list(tensor.size), pieces=pieces)
+            tensors[name] = PlannedTensor(dtype=dtype, size=list(tensor.size), pieces=pieces)
         data = SharePlan(tensors=tensors).model_dump_json().encode()
         self._store.write(f"{self._folder}/{PLAN}", data)
         self.digests = {one.file: one.digest for one in files.values()} | {PLAN: content_digest(data)}
@@ -156,7 +156,7 @@ class ShareReader(StorageReader):
         tensors, files = {}, {}
         for name, one in plan.tensors.items():
             if sum(math.prod(piece.sizes) for piece in one.pieces) != math.prod(one.size):
-                raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN}: the pieces of {name} are not all of it")
+                raise CorpusError(f"{self._store.url}/{self._folder}/{PLAN}: the pieces of {name} do not cover it")
             chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in one.pieces]
             properties = TensorProperties(dtype=getattr(torch, one.dtype))
             tensors[name] = TensorStorageMetadata(properties, torch.Size(one.size), chunks)

@@ -43,7 +43,7 @@ Amount = Annotated[float, Field(ge=0, le=1e15)]
 
 
 class _LogLine(BaseModel):
-    """A line of the log, as far as it is shown or computed with; of validations and in older logs, numbers lack."""
+    """A line of the log, as far as it is used; lines of validations, and of older logs, lack some of the numbers."""
 
     kind: str
     step: int

@@ -84,7 +84,7 @@ def work(console: Console, url: str, run: str, patience: float | None = None) ->
     store = Store(url)
     record = read_started(store, run)
     try:
-        with joined(record.settings.timeout_seconds) as processes, _Heeding() as asked_to_stop:
+        with joined(record.settings.timeout_seconds) as processes, _NotedSignals() as asked_to_stop:
             _Work(console, store, run, record, processes).all(asked_to_stop)
     except AwayError:  # another try may succeed
         raise
@@ -282,7 +282,7 @@ def _stream(loader: Loader) -> Generator[tuple[int, Batch]]:
     yield from loader
 
 
-class _Heeding:
+class _NotedSignals:
     """Makes signals only note that somebody asks to stop, until the step is done; restores the handlers afterwards.
 
     A second Ctrl-C raises `KeyboardInterrupt` at once: a step may be long, and a store that is away is waited for.

@@ -181,7 +181,7 @@ def _words(text: pa.Array, starts: Ints) -> tuple[Hashes, Ints]:
     data, edges = bytes_of(text)
     separator = _SEPARATORS[data]
     begins = np.zeros(len(data) + 1, np.bool_)
-    begins[1:] = separator  # behind a separator
+    begins[1:] = separator  # after a separator
     begins[edges] = True
     begins[:-1] |= _alone(data)
     begins = begins[:-1] & ~separator
@@ -193,7 +193,7 @@ def _words(text: pa.Array, starts: Ints) -> tuple[Hashes, Ints]:
 
 
 def _alone(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Return which bytes begin a character that is a word by itself, or the first one behind such a character."""
+    """Return which bytes begin a character that is a word by itself, or the first one after such a character."""
     following = np.append(data[1:], 0).astype(np.uint8)
     wide = (data >= 0xE3) & (data <= 0xE9)  # U+3000 to U+9FFF
     wide |= (data == 0xE0) & (following >= 0xB8) & (following <= 0xBB)  # Thai, Lao

@@ -187,7 +187,7 @@ def _load_official_encoder(card: ModelCard, dtype: torch.dtype, device: str) -> 
         "num_encoder_layers": card.encoder_layers,
         "num_encoder_attn_heads": card.heads,
         "ffn_inner_dim": card.ffn_dim,
-        # pad 1 here, though the tokenizer's is 0: positions start behind it
+        # pad 1 here, though the tokenizer's is 0: positions start after it
         "vocab_info": {"size": card.vocab_size, "unk_idx": 1, "bos_idx": 2, "eos_idx": 3, "pad_idx": 1},
     }
     described = AssetCard(

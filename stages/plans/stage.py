@@ -80,7 +80,7 @@ class EmbedPlans:
         )
         if left_over:
             warnings.warn(
-                f"{MORE} (column {self.settings.column}); those behind the last paragraph are left out (what "
+                f"{MORE} (column {self.settings.column}); those after the last paragraph are left out (what "
                 "paragraphs are: docs/models.md, Plans of your own)",
                 stacklevel=2,
             )

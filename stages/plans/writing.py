@@ -51,7 +51,7 @@ class PreparedParagraphs:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPlans:
     """What the model wrote about each distinct paragraph, as ids, and counts."""
 
     prepared: PreparedParagraphs
@@ -129,7 +129,7 @@ class WritePlans(EmbedPlans):
         return self._write(prepared) if isinstance(prepared, PreparedParagraphs) else super().compute(prepared)
 
     @torch.inference_mode()
-    def _write(self, prepared: PreparedParagraphs) -> Written:
+    def _write(self, prepared: PreparedParagraphs) -> WrittenPlans:
         prompts, most = prepared.prompts, self.settings.max_tokens
         order = np.argsort(-prompts.lengths, kind="stable")
         answers: list[list[int]] = [[]] * len(order)
@@ -149,7 +149,7 @@ class WritePlans(EmbedPlans):
         failures = in_batches(prompts.lengths[order] + most, self._budget, write)
         written = float(sum(map(len, answers)))
         counts = {"tokens_read": float(prompts.offsets[-1]), "tokens_written": written}
-        return Written(prepared, answers, counts | self._budget.counts(failures))
+        return WrittenPlans(prepared, answers, counts | self._budget.counts(failures))
 
     def finish(self, computed: Any) -> Any:
         """Tokenise the plans for the encoder, which embeds them in the second turn."""
@@ -169,7 +169,7 @@ class WritePlans(EmbedPlans):
         }))  # fmt: skip
         return PreparedPlans(prepared.part_rows, prepared.starts[has], texts, len(plans), 0, sentences)
 
-    def _embedded(self, computed: EncodedPlans, written: Written) -> Computed:
+    def _embedded(self, computed: EncodedPlans, written: WrittenPlans) -> Computed:
         found = super().finish(computed)
         failures = {"out_of_memory": found.counts.get("out_of_memory", 0.0) + written.counts["out_of_memory"]}
         ours = _counts_of_paragraphs(written.prepared, len(computed.prepared.texts))

@@ -174,7 +174,7 @@ def paragraph_ends(odds: NDArray[np.float32], blank_line: Flags, document: Indic
         return np.empty(0, np.bool_)
     document_ends = np.diff(document, append=document[-1] + 1) > 0
     ends = document_ends | blank_line | (odds > 0)
-    # node k + 1 stands behind sentence k; a path that goes through all ends that are known
+    # node k + 1 stands after sentence k; a path that goes through all ends that are known
     gains = np.append(0.0, np.clip(odds.astype(np.float64), SILENT, 0.0))
     known = np.maximum.accumulate(np.append(0, np.where(ends, np.arange(count) + 1, 0)))
     left = np.maximum(np.arange(count + 1) - MOST, np.append(0, known[:-1]))

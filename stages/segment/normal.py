@@ -34,7 +34,7 @@ class Normal:
     def original(self, places: Indices) -> Indices:
         """Map boundaries between characters here to boundaries of the original; order is kept.
 
-        Inside a change, a boundary is where the original has as much of the decomposed text: behind the accent of a
+        Inside a change, a boundary is where the original has as much of the decomposed text: after the accent of a
         letter that was composed.
         """
         if not len(self.new):

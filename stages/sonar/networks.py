@@ -355,7 +355,7 @@ def _aligned_logits(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:
     """Compute (rows, dim) → float32 logits in the first rows of `out`, on a GPU, and return these.
 
     cuBLAS has only slow kernels for 256 206 columns, which is not a multiple of 8: the last 6 are a product of their
-    own. The columns of `out` behind the vocabulary stay −inf.
+    own. The columns of `out` after the vocabulary stay −inf.
     """
     found, vocab = out[: len(hidden)], len(weight)
     most = vocab // ALIGNED * ALIGNED
@@ -427,7 +427,7 @@ class SonarTextDecoder(nn.Module):
         return single_query.kernel_for(weight, weight.shape[1] // self.heads) is not None
 
     def room_for_logits(self, most: int) -> Tensor | None:
-        """Return memory for the float32 logits of `most` rows, −inf behind the vocabulary; None in 16 bits on a CPU.
+        """Return memory for the float32 logits of `most` rows, −inf after the vocabulary; None in 16 bits on a CPU.
 
         With 8006 columns a product takes two thirds of the time on a CPU if its rows begin at multiples of 64 numbers,
         and the system need not find pages for it at every step. On GPUs fast kernels want rows aligned to 16 bytes.

@@ -263,7 +263,7 @@ def _quality(figures: ExportFigures) -> str:
         text += "\nNo sentence was scored: nothing is known of what the embeddings lose.\n"
     total = sum(figures.rows.values())
     if figures.kept_rows < total:
-        text += f"\nAutoBLEU and plots are of the first {number(len(chars))} of {number(total)} sentences.\n"
+        text += f"\nAutoBLEU and plots are from the first {number(len(chars))} of {number(total)} sentences.\n"
     return text
 
 

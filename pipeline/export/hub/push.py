@@ -30,7 +30,7 @@ from stages.fetch import sha256_of
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_AGAIN = "delete the folder, and run the same command again, which exports anew"
+_AGAIN = "delete the folder, and run the same command again, which exports it again"
 
 
 class HubError(PipelineError):

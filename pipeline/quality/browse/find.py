@@ -6,7 +6,7 @@
 Without condition and order, only the row groups of the page are read. With a condition, its columns are read from the
 start until the page is full; how many rows of each row group satisfy it is kept, and later pages continue from there.
 With an order, that column and those of the condition are read to the end, once: the values and places of the first 5000
-rows are kept, and more when a page lies behind them. Memory: a few bytes per row group, and the rows of orders that are
+rows are kept, and more when a page lies after them. Memory: a few bytes per row group, and the rows of orders that are
 kept, 100 000 at most.
 """
 
@@ -35,7 +35,7 @@ from pipeline.corpus.reader import Corpus
 Ints = npt.NDArray[np.int64]
 Place = tuple[str, int]  # part, and row in it
 
-KEPT = 5_000  # rows of an order that are kept at first; four times as many whenever a page lies behind them
+KEPT = 5_000  # rows of an order that are kept at first; four times as many whenever a page lies after them
 DEEPEST = 100_000  # row of an order
 QUESTIONS = 16  # whose state is kept
 _VALUE = "\0value"  # no column has this name

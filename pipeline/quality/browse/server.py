@@ -148,7 +148,7 @@ class _Served:
             return self._opened
 
     def corpus(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
-        """What the page has to know first."""
+        """The facts that the page asks for first."""
         return described(now.corpus) | {"pages": PAGES, "index": now.index is not None, "opened": now.number}
 
     def rows(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
@@ -161,12 +161,12 @@ class _Served:
         return page | {"read": found.read, "found": found.found, "whole": found.whole}
 
     def row(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
-        """All of one row, and what stands around it."""
+        """Every column of one row, and the rows around it."""
         found = looked_at(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0))
         return found | {"opened": now.number}
 
     def document(self, now: _Opened, asked: QueryParams, watch: Watch) -> dict[str, Any]:
-        """More of what stands around a row."""
+        """More of the rows around a row."""
         before, after = _whole(asked, "before", 0), _whole(asked, "after", 0)
         return around(_of_page(now, asked), asked.get("part", ""), _whole(asked, "row", 0), before, after)
 

@@ -65,7 +65,7 @@ class TextSample:
             end = max(text.rfind(space, most // 2, most) for space in " \n")
             text = text[: end if end > 0 else most]
         if not marks.VISIBLE.search(text):
-            self.reject("no text", 1, f"{document.record}: there is nothing to see in it")
+            self.reject("no text", 1, f"{document.record}: it holds no visible character")
             return
         self.texts.append(text)
         self.langs.append(document.lang)

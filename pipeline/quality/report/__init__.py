@@ -92,7 +92,7 @@ def render(
     read, total = found.rows.read, found.rows.total
     if read < total:
         of = (
-            f"Distributions, tables by language and examples are of the first {number(read)} of {number(total)} "
+            f"Distributions, tables by language and examples are from the first {number(read)} of {number(total)} "
             "sentences, in the random order of the parts; counts of the accounting are of all."
         )
     else:

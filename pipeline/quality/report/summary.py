@@ -99,9 +99,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
         )
     if rows.read < rows.total:
         of = f"the first {number(rows.read)} of {number(rows.total)} sentences"
-        notes.append(
-            Note(f"What follows of languages, scores, weights and noise is of {of}, in random order.", "plain")
-        )
+        notes.append(Note(f"Figures of languages, scores, weights and noise are from {of}, in random order.", "plain"))
     if quarantined:
         reasons = [f"{reason} {number(count)}" for reason, count in accounting.quarantined.most_common()]
         notes.append(Note(f"{counted(quarantined, 'document')} in quarantine: {listed(reasons, 4)}."))
@@ -120,7 +118,7 @@ def verdicts(found: Gathered, fits: Sequence[FitSummary], drift: Sequence[Drift]
     if rows.has("autobleu"):
         values = finite(rows.scores["autobleu"])
         poor = f"{share(int((values < POOR).sum()), len(values))} of the scored sentences are below {POOR}"
-        notes.append(Note(f"AutoBLEU is {decimal(float(np.median(values)))} in the median; {poor}.", "plain"))
+        notes.append(Note(f"The median of AutoBLEU is {decimal(float(np.median(values)))}; {poor}.", "plain"))
     if rows.has("weight"):
         weights = finite(rows.scores["weight"])
         light = share(int((weights < 0.5).sum()), len(weights))

@@ -14,7 +14,7 @@ from pipeline.config.train import TrainSettings
 from pipeline.corpus.fingerprint import fingerprint
 from pipeline.storage.store import Store
 from pipeline.training.comparison.begun import begun
-from pipeline.training.comparison.results import Timed
+from pipeline.training.comparison.results import TimedSteps
 from pipeline.training.record import differences
 from pipeline.training.run import train
 from pipeline.training.status import METRICS, Numbers, read_metrics
@@ -23,7 +23,7 @@ from stages.lcm.card import last_steps
 TAKE_AS_LONG = ("steps", "seed", "init_from", "corpora")  # a step takes as long with others
 
 
-def timed(science: Science, row: str, minutes: float) -> Timed:
+def timed(science: Science, row: str, minutes: float) -> TimedSteps:
     """Return what the number of steps of a row follows from now.
 
     Args:
@@ -41,7 +41,7 @@ def timed(science: Science, row: str, minutes: float) -> Timed:
     of_step = {key: value for key, value in asked.pinned().items() if key not in TAKE_AS_LONG}
     chosen = {key: value for key, value in of_step.items() if value != usual.get(key)}  # more settings change nothing
     card = {key: value for key, value in asked.card.recorded().items() if key not in ("description", "licence")}
-    return Timed(
+    return TimedSteps(
         minutes=minutes,
         clock=settings.clock,
         calibration_steps=settings.calibration_steps,

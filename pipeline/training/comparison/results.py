@@ -50,7 +50,7 @@ class SeedResult(Record):
     figures: dict[str, Measurement]
 
 
-class Timed(Record):
+class TimedSteps(Record):
     """What the number of steps of a row follows from. train: digest of its card and of its section train."""
 
     minutes: float
@@ -69,7 +69,7 @@ class Results(BaseModel):
 
     about: dict[str, str] = Field(default_factory=dict)
     steps: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    timed: dict[str, Timed] = Field(default_factory=dict)
+    timed: dict[str, TimedSteps] = Field(default_factory=dict)
     rows: dict[str, dict[str, SeedResult]] = Field(default_factory=dict)
     baselines: dict[str, SeedResult] = Field(default_factory=dict)
 

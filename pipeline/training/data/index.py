@@ -105,16 +105,16 @@ class Index:
         return Counts(**self.about.counts)
 
     @cached_property
-    def endings(self) -> npt.NDArray[np.float16]:
+    def closing_embeddings(self) -> npt.NDArray[np.float16]:
         """(3, dim): the embeddings of "End of text.", "End of response." and "End of paragraph."."""
         return np.frombuffer(base64.b64decode(self.about.embeddings), np.float16).reshape(-1, self.about.dim)
 
     @cached_property
-    def ending_codes(self) -> npt.NDArray[np.uint16] | None:
+    def closing_codes(self) -> npt.NDArray[np.uint16] | None:
         """(3, codebooks): their codes, if the corpus has codes."""
         if self.about.codes is None:
             return None
-        return np.frombuffer(base64.b64decode(self.about.codes), np.uint16).reshape(len(self.endings), -1)
+        return np.frombuffer(base64.b64decode(self.about.codes), np.uint16).reshape(len(self.closing_embeddings), -1)
 
     def row_ranges(self, split: str) -> RowRanges:
         """Return the row ranges of a split. Raises `CorpusError` if files of them are gone or damaged."""
@@ -181,7 +181,7 @@ def make_index(
             "plans.column names, or give plans.lm another model or prompt, run again, and look: pipeline inspect "
             f"{shlex.quote(corpus.url)} --where 'plan is not null'; or give train.plans: headline"
         )
-    endings = end_of_text_sentences(corpus)
+    closing = end_of_text_sentences(corpus)
     about = IndexHeader(
         version=VERSION,
         digest=digest,
@@ -194,15 +194,15 @@ def make_index(
         counts=vars(counts),
         splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
         runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
-        dim=endings.embeddings.shape[1],
+        dim=closing.embeddings.shape[1],
         model=corpus.view.stages["encode"]["encode"]["model"],
         encoder=encoder_used(corpus),
         scaler=_fit(corpus, "scaler"),
         rvq=_fit(corpus, "rvq"),
-        codebooks=None if endings.codes is None else endings.codes.shape[1],
+        codebooks=None if closing.codes is None else closing.codes.shape[1],
         weighted="weight" in corpus.catalogue,
-        embeddings=base64.b64encode(endings.embeddings.tobytes()).decode(),
-        codes=None if endings.codes is None else base64.b64encode(endings.codes.tobytes()).decode(),
+        embeddings=base64.b64encode(closing.embeddings.tobytes()).decode(),
+        codes=None if closing.codes is None else base64.b64encode(closing.codes.tobytes()).decode(),
         digests={name: split.digests for name, split in zip(SPLITS, splits, strict=True)},
     )
     index = Index(corpus.url, about, parts, pa.concat_tables(split.blocks(at) for at, split in enumerate(splits)))

@@ -120,7 +120,7 @@ class BufferSlice:
 
     @property
     def count(self) -> int:
-        """How many these are."""
+        """The number of sentences."""
         rows = self.sentences
         return int(rows.stop - rows.start)
 

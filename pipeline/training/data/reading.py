@@ -198,8 +198,8 @@ class LoadedBuffer:
         closing = self.part == CLOSING_SENTENCE
         which, places, index = self.row[closing], self.place[closing], self._reader.index
         values: dict[str, Any] = {
-            "embeddings": index.endings,
-            "codes": index.ending_codes,
+            "embeddings": index.closing_embeddings,
+            "codes": index.closing_codes,
             "fragility-predicted": np.ones(len(TEXTS), np.float32),
             "sentences": np.asarray(TEXTS, object),
             "sentences.lang": np.asarray([LANG] * len(TEXTS), object),

@@ -40,7 +40,10 @@ def evaluate_trained(console: Console, url: str, run: str, find_device: Callable
     index = index_of_training(corpus, pinned)
     split = next((one for one in ("test", "validation") if index.about.splits[one][0]), None)
     if split is None:
-        console.print("not evaluated: no documents are in the splits test and validation; evaluate --split train can")
+        console.print(
+            "not evaluated: no documents are in the splits test and validation; pipeline evaluate --split train judges "
+            "by those that the model learned from"
+        )
     elif not _is_evaluated(corpus.store, f"{run}/evaluation/{split}.json", name, started):
         options = EvaluateOptions(models=(name,), split=split, sentences=sentences)
         rows = evaluate(console, corpus, options, find_device, lambda: index)

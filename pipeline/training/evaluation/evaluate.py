@@ -282,7 +282,7 @@ def _predictors(
     """Return what is compared, by name: models, then those that learned nothing."""
     found: list[tuple[Trained | None, str, SentencePredictor, Sampling]] = []
     planning = any(one.plans for one in trained)
-    endings = judge.words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if planning else None
+    closing = judge.words.encode([END_OF_PARAGRAPH, END_OF_TEXT], [LANG] * 2) if planning else None
     for one in trained:
         name = one.name if one.name not in [row[1] for row in found] else one.place
         of = one.about.pinned.settings["steps"]
@@ -291,8 +291,8 @@ def _predictors(
             name = f"{one.name}, {one.swept.option} {one.swept.shown}"
             name = name if name not in [row[1] for row in found] else f"{one.place}, {name.partition(', ')[2]}"
         predictor: SentencePredictor = one.model
-        if one.plans and endings is not None:
-            predictor = PlanningPredictor(one.model, endings[0], endings[1])
+        if one.plans and closing is not None:
+            predictor = PlanningPredictor(one.model, closing[0], closing[1])
         found.append((one, name, predictor, one.sampling))
     if not baselines:
         return found

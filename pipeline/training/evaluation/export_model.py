@@ -162,7 +162,7 @@ def say_segmenter_is_unknown(console: Console, what: str) -> None:
     """Say that `segmenter_of` found nothing. `what`: what happens with the settings of the newest run instead."""
     print_plain(
         console,
-        f"{what} the section segment of the newest run: how the documents were cut from which the model learned is "
+        f"{what} the section segment of the newest run: how the documents that the model learned from were cut is "
         "no longer known",
         style="yellow",
     )

@@ -246,7 +246,7 @@ def _judge(console: Console, index: Index, device: str) -> CoherenceJudge:
         raise ConfigError(f"--judge: the split train has {error}") from error
     print_plain(
         console,
-        f"judge: learned from {counted(judge.pairs, 'pair')} of sentences; of other documents, it finds the real next "
+        f"judge: learned from {counted(judge.pairs, 'pair')} of sentences; in other documents, it finds the real next "
         f"sentence more probable than another of the document in {100 * judge.accuracy:.1f} % of cases (chance: 50)",
     )
     return judge

@@ -310,7 +310,7 @@ def _documents(index: Index, split: str, max_sentences: int, drawn: bool = False
         start = 0
         for length, number in zip(batch.lengths.tolist(), batch.sequences.tolist(), strict=True):
             last = batch.embeddings[start + length - 1].numpy()  # it may be one that the loader added
-            end = start + length - any(np.array_equal(last, ending) for ending in index.endings)
+            end = start + length - any(np.array_equal(last, closing) for closing in index.closing_embeddings)
             if end > start:
                 prompt = int((batch.weights[start:end] == 0).sum())  # only answers count in a loss
                 yield _Document(

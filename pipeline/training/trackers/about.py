@@ -67,8 +67,8 @@ class Tracker(Protocol):
         """Log what comes at the end."""
 
     def end(self, how: str) -> None:
-        """End. `how`: `done`: the training is finished; `stopped`: it continues later; `lost`: this tracker lacks a
-        part of it.
+        """End the run at the tracker. `how`: `done`: the training is finished; `stopped`: it continues later; `lost`:
+        this tracker lacks a part of it.
         """
 
 

@@ -8,7 +8,7 @@ spaCy knows the abbreviations of about 70 languages. Its tokenizers for Japanese
 further packages, its Chinese one makes every character a token (3.14 would be two sentences), and some SONAR
 languages it does not know: these get its multi-language tokenizer (`xx`). `spacy_code` tells what a language gets.
 Characters that its rules leave out (all of Georgian, Gujarati, Malayalam, …) are shown to it as others: it would take
-the full stop behind them for a part of the word.
+the full stop after them for a part of the word.
 
 Three things are put right afterwards: opening quotes and bullets go with the sentence that they open, a sentence goes
 on after a quotation that ends in `?"`, and an ellipsis ends a sentence where a new one starts. On UD English EWT (dev)
@@ -242,7 +242,7 @@ class SpacyRules:
 
 def _words(text: Text, low: int, high: int) -> tuple[Indices, Indices, Indices]:
     """Start, end and first mark of each word with a final mark, between two places. East Asian letters end words; the
-    one before and the one behind belong to it, so that the tokenizer sees what surrounds a mark.
+    one before and the one after belong to it, so that the tokenizer sees what surrounds a mark.
     """
     kind = text.kind[low:high]
     marked = np.flatnonzero(kind & FINAL) + low

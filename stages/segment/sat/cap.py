@@ -37,7 +37,7 @@ class _Measure(NamedTuple):
 class _Nodes(NamedTuple):
     """Where pieces may end, in order. One that opens stands before each sentence; every path goes through them."""
 
-    ink: Indices  # the ink character behind which the node is; of an opening node, the one before its sentence
+    ink: Indices  # the ink character after which the node is; of an opening node, the one before its sentence
     gain: Floats
     sentence: Indices
     opens: Flags
@@ -188,7 +188,7 @@ def best_cuts(gains: NDArray[np.float64], left: NDArray[np.int64]) -> NDArray[np
     nodes = len(gains)
     score = np.empty(nodes)
     score[0] = 0.0
-    stops = np.searchsorted(left, np.arange(nodes), side="right").tolist()  # behind what can be reached from a node
+    stops = np.searchsorted(left, np.arange(nodes), side="right").tolist()  # after what can be reached from a node
     start, end = 0, 1  # the block before, as a range of nodes
     while end < nodes:
         stop = stops[end - 1]

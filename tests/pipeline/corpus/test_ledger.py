@@ -246,7 +246,7 @@ def test_verify_finds_a_ledger_that_says_something_else(corpus: Path) -> None:
     path = next((corpus.parent / "out/receipts/encode").rglob("*.json"))
     change_record(path, device="another")
     (wrong,) = check_ledgers(present(corpus))
-    assert "says other keys, receipts than the receipts" in wrong.what and wrong.receipt == wrong.path
+    assert "differs from the receipts in keys, receipts" in wrong.what and wrong.receipt == wrong.path
 
 
 def test_ledgers_of_versions_whose_receipts_had_fewer_fields(corpus: Path) -> None:

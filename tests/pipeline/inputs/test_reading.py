@@ -95,9 +95,9 @@ def test_a_byte_order_mark_between_files_is_told_with_a_command_that_removes_it(
     whole = f'\ufeff{{"text": "a"}}{end}\ufeff{{"text": "b \ufeff"}}\n'
     (tmp_path / "a.jsonl").write_text(whole, encoding="utf-8")
     rejected = only_rejected(read_all(entry(tmp_path)))
-    told = "this is a byte order mark, as a file has at its beginning that was put behind another: "
+    told = "this is a byte order mark, left where one file was appended to another: "
     assert rejected.reason == "invalid JSON" and told in rejected.error
-    command = rejected.error.partition(told)[2].removesuffix(" takes such marks out")
+    command = rejected.error.partition(told)[2].removesuffix(" removes such marks")
     subprocess.run(command.replace("FILE > NEW", "a.jsonl > b.jsonl"), shell=True, check=True, cwd=tmp_path)
     assert texts(read_all(entry(tmp_path / "b.jsonl"))) == ["a", "b \ufeff"]
 

@@ -149,7 +149,7 @@ def test_settings_of_a_fit_make_a_new_one_and_the_old_stays(make_config: MakeCon
     path = make_config(**FITS)
     run(path)
     plan = make_plan(load_config(path, ["rvq.units=16"]))
-    assert plan.missing_fits == ("rvq",) and plan.waiting == ("rvq",) and not plan.to_launch
+    assert plan.missing_fits == ("rvq",) and plan.waiting == ("rvq",) and not plan.launches
     assert make_plan(load_config(path, ["fit.rows=101"])).missing_fits == ("scaler", "rvq")
     run(path, "rvq.units=16")
     assert len(list((tmp_path / "out/fits").glob("rvq.*.json"))) == 2
@@ -304,7 +304,7 @@ def test_every_stage_in_all_its_phases(make_config: MakeConfig) -> None:
     path = make_config(**FITS | {"fragility": fragility, "predictor": {"epochs": 2}, "fit": {"rows": 100_000}})
     run(path, options=RunOptions(until="segment"))
     shown = run(path)
-    assert shown.count("pilot: all 3 chunks") == 2 and "with a fragility are few" in shown
+    assert shown.count("pilot: all 3 chunks") == 2 and "with a fragility score are few" in shown
     corpus = Corpus(str(path.parent / "out"))
     table = corpus.table("fragility_cosine", "bleu_by_noise", "fragility_predicted", "weight", "codes")
     assert table.num_rows == corpus.rows and not any(column.null_count for column in table.columns)

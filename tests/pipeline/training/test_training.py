@@ -38,7 +38,7 @@ from pipeline.training.not_finite import NotFiniteError
 from pipeline.training.record import changed_since, read_started
 from pipeline.training.run import alone, processes_of, train
 from pipeline.training.run import check as checked
-from pipeline.training.worker import _Heeding, _Work, work
+from pipeline.training.worker import _NotedSignals, _Work, work
 from tests.support.records import write_record
 from tests.support.trainings import TRAIN, OneOfTwo, folder, make_corpus, steps_of, trained, write_card
 
@@ -252,7 +252,7 @@ def test_lines_of_the_log_do_not_span_a_checkpoint(corpus: Path) -> None:
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), _Heeding() as asked_to_stop:
+    with pytest.raises(KeyboardInterrupt), _NotedSignals() as asked_to_stop:
         signal.raise_signal(signal.SIGTERM)
         assert asked_to_stop()
         signal.raise_signal(signal.SIGTERM)  # as a scheduler repeats it

@@ -164,7 +164,7 @@ def test_what_is_of_a_part_of_the_sentences_says_so(full: Gathered) -> None:
     partial = dataclasses.replace(full, rows=dataclasses.replace(full.rows, total=full.rows.read + 1000))
     shown = plain(Page(page_of(partial)).text)
     read, total = partial.rows.read, plain(number(partial.rows.total))
-    assert f"What follows of languages, scores, weights and noise is of the first {read} of {total} sentences" in shown
+    assert f"Figures of languages, scores, weights and noise are from the first {read} of {total} sentences" in shown
     assert shown.count(f", in {read} sentences") == 2, "of the languages, and of fragility"
 
 

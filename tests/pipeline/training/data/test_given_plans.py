@@ -78,7 +78,7 @@ def by_hand(
                 now = row["paragraph"], counts and row["answer"] is not None and answering
                 if now != last:
                     if last is not None:
-                        sequence.append(("End of paragraph.", index.endings[2].tobytes(), counts))
+                        sequence.append(("End of paragraph.", index.closing_embeddings[2].tobytes(), counts))
                     plan, embedding = plans[row["paragraph"]]
                     if plan is not None:
                         sequence.append((plan, embedding, counts))
@@ -88,7 +88,7 @@ def by_hand(
                 response = answering and document[0]["answer"] is not None
                 ends = (
                     "End of response." if response else "End of text.",
-                    index.endings[int(response)].tobytes(),
+                    index.closing_embeddings[int(response)].tobytes(),
                     True,
                 )
                 sequence.append(ends)

@@ -82,8 +82,8 @@ def test_endings_are_those_of_the_encoder(corpus: Corpus) -> None:
     for number, text in enumerate(("End of text.", "End of response.", "End of paragraph.")):
         ids = torch.tensor(stage.tokenizer.encode([text], "eng_Latn"))
         with torch.inference_mode():
-            np.testing.assert_allclose(found.endings[number], network(ids)[0].float().numpy(), atol=2e-3)
-    assert found.ending_codes is not None and found.ending_codes.shape == (3, 3) == (3, found.about.codebooks)
+            np.testing.assert_allclose(found.closing_embeddings[number], network(ids)[0].float().numpy(), atol=2e-3)
+    assert found.closing_codes is not None and found.closing_codes.shape == (3, 3) == (3, found.about.codebooks)
 
 
 def test_the_digest_names_the_snapshot(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def sentences_of(batch: Batch) -> Iterator[Sentence]:
 
 
 def ending(index: Index, number: int) -> Sentence:
-    assert index.ending_codes is not None
+    assert index.closing_codes is not None
     text = ("End of text.", "End of response.", "End of paragraph.")[number]
-    return text, index.endings[number].tobytes(), tuple(index.ending_codes[number].tolist()), 1.0
+    return text, index.closing_embeddings[number].tobytes(), tuple(index.closing_codes[number].tolist()), 1.0
 
 
 def wanted(index: Index, sequences: list[Sequence]) -> list[list[Sentence]]:

@@ -271,7 +271,7 @@ def test_a_training_begins_with_it(corpus: Corpus, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("inner_dim", 10**12, "has not the weights of the model that model.json describes: "),
+        ("inner_dim", 10**12, "does not have the weights of the model that model.json describes: "),
         ("context", 10**12, "context: Input should be less than or equal to 1000000"),
         ("layers", 10**9, "layers: Input should be less than or equal to 1000"),
         ("layers", 40, "is missing, where ["),
