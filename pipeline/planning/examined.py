@@ -130,6 +130,7 @@ def _examine_file(
     settings = next(one for one in config.input if one.name == chunk.input)
     records = characters = sentences = doubtful = documents = 0
     sample: list[str] = []
+    ids: set[str] = set()
     at, whole = 0 if chunk.compression else chunk.start, True
     for item in read_documents(chunk, settings, config.split, languages):
         if characters >= most:
@@ -138,10 +139,14 @@ def _examine_file(
             break
         records += item.records if isinstance(item, Rejected) else 1
         if not isinstance(item, Rejected):
-            count, guessed = counter(item.text, item.lang)
-            documents, characters, sentences = documents + 1, characters + len(item.text), sentences + count
-            doubtful += guessed
             sample.append(item.text)
+            characters += len(item.text)
+            if item.doc_id in ids and config.duplicate_ids != "keep-all":
+                continue  # it will be set aside
+            ids.add(item.doc_id)
+            count, guessed = counter(item.text, item.lang)
+            documents, sentences = documents + 1, sentences + count
+            doubtful += guessed
             texts.add(item.lang, item.text, count)
     size = float(chunk.bytes) if whole else _bytes_of(chunk, records, at, sample)
     return Examined(

@@ -81,6 +81,16 @@ def test_it_is_near_to_what_comes(
     assert found.tokens and abs(sum(tokens.to_pylist()) / found.tokens - 1) < within
 
 
+def test_documents_that_will_be_set_aside_for_their_ids_do_not_count(tmp_path: Path) -> None:
+    write_jsonl(
+        tmp_path / "in.jsonl", [{"id": str(one % 5), "text": "One. Two.", "lang": "eng_Latn"} for one in range(50)]
+    )
+    source = {"path": "in.jsonl", "id": "id", "lang": "eng_Latn"}
+    for rule, sentences in (("keep-first", 10), ("keep-all", 100)):
+        path = write_config(tmp_path, input=[source], autobleu=None, encode=None, duplicate_ids=rule)
+        assert estimate_of(make_plan(load_config(path))).sentences == pytest.approx(sentences)
+
+
 def test_of_many_tiny_files_some_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAMPLE_FILES", 10)
     as_text(tmp_path, [{"text": "Hi.\n"}] * 60)
