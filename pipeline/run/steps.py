@@ -62,7 +62,9 @@ def next_step(plan: Plan, last: str) -> Step:
         nothing_to_fit = pilot.enough and not pilot.parts  # no input gave a sentence, so nothing needs the fits
         if not nothing_to_fit:
             if todo:
-                raise CorpusError(_failed(plan, len(of_pilot.plan.to_launch)))
+                left = {one.id for one in of_pilot.plan.chunks_to_segment()}
+                left |= {one.part for one in of_pilot.plan.parts_to_visit()}
+                raise CorpusError(_failed(plan, len(left)))
             if not pilot.enough:
                 raise _stuck(plan)
             return Step("fit", plan, pilot)
