@@ -125,6 +125,8 @@ class NearestIndex:
         from safetensors import SafetensorError, safe_open
 
         try:
+            if Path(path).exists() and not Path(path).is_file():
+                raise ValueError("it is a folder, pipe or device, not a file")
             with safe_open(path, framework="numpy") as file:
                 told = json.loads((file.metadata() or {})["of"])
                 arrays = {name: file.get_tensor(name) for name in ("index", "starts")}

@@ -66,6 +66,8 @@ def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> N
     if options.where is not None:
         corpus.condition(options.where)
     index = corpus.open_index(options.index) if options.index is not None else None
+    if index:
+        index.check(index.identity, "cosine")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     server = server_of(corpus, token, index)  # its imports take longer than a page
     with contextlib.closing(listening(options.port)) as listener:

@@ -6,6 +6,7 @@ import csv
 import http.client
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -325,7 +326,11 @@ def test_what_cannot_be_browsed(tmp_path: Path, hostile: Corpus) -> None:
     assert pipeline("run", write_config(tmp_path)).returncode == 0
     none = pipeline("browse", tmp_path / "out")
     assert none.returncode == 1 and "has no sentence yet" in said(none)
+    hostile.build_index(tmp_path / "euclidean.index", metric="euclidean")
+    os.mkfifo(tmp_path / "pipe.index")
     for options, message in (
+        (["--index", str(tmp_path / "euclidean.index")], "the index is for metric='euclidean', not 'cosine'"),
+        (["--index", str(tmp_path / "pipe.index")], "pipe.index is damaged (it is a folder, pipe or device"),
         (["--where", "nope < 3"], "there is no column nope"),
         (["--port", "70000"], "less than or equal to 65535"),
         (["--index", str(tmp_path / "no.index")], "there is no index"),
