@@ -42,7 +42,7 @@ LOST = (  # errors of Ray that mean that the head, or this machine's part of the
 
 def spread(
     config: Config, console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]
-) -> None:
+) -> bool:
     """Train on the cluster of a configuration until the model is done.
 
     Args:
@@ -52,6 +52,9 @@ def spread(
         run: the folder of the training.
         processes: how many processes train; None for one per GPU.
         begin: is told their number before they start; it may refuse.
+
+    Returns:
+        False: a request to stop this process is raised at once.
     """
     assert config.train
     before = signal.getsignal(signal.SIGINT)
@@ -70,6 +73,7 @@ def spread(
             )
     finally:
         signal.signal(signal.SIGINT, before)  # Ray takes it
+    return False
 
 
 def _work(url: str, run: str, patience: float) -> None:

@@ -51,7 +51,7 @@ def check_processes(processes: int | None, oversubscribe: bool = False) -> None:
         )
 
 
-def here(console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]) -> None:
+def here(console: Console, url: str, run: str, processes: int | None, begin: Callable[[int], None]) -> bool:
     """Train on this machine; return when the training is done, or saved after a request to stop.
 
     Args:
@@ -61,6 +61,9 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
         processes: how many processes train; None for one per GPU.
         begin: is told their number before they start; it may refuse.
 
+    Returns:
+        Whether a signal asked to stop, also if the training was done by then.
+
     Raises:
         CorpusError: if a process was killed or failed. What the processes recorded before they gave up is raised as it
             is: another start would fail in the same way.
@@ -69,8 +72,7 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
     count = processes or torch.cuda.device_count() or 1
     begin(count)
     if count == 1:
-        work(console, url, run)
-        return
+        return work(console, url, run)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // count)))
     config = LaunchConfig(
         min_nodes=1,
@@ -87,7 +89,7 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
     try:
         elastic_launch(config, sys.executable)("-m", "pipeline.training.worker", url, run, str(patience()))
     except SignalException:
-        return
+        return True
     except ChildFailedError as error:
         codes, said = {one.exitcode for one in error.failures.values()}, failure_of(Store(url), run)
         if said and codes - {ENDED} <= {SETTING, RECORDED}:  # or the others recorded only that one was lost
@@ -104,3 +106,4 @@ def here(console: Console, url: str, run: str, processes: int | None, begin: Cal
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    return False

@@ -79,7 +79,8 @@ from pipeline.training.status import MODEL, SCALER, clear_failure
 from stages.lcm.card import LcmCard
 
 Begin = Callable[[int], None]  # (processes that will train): writes what they read; what cannot be is refused first
-Spread = Callable[[Console, str, str, int | None, Begin], None]  # (console, corpus, run, processes, begin): trains
+# (console, corpus, run, processes, begin): trains, and returns whether it was asked to stop
+Spread = Callable[[Console, str, str, int | None, Begin], bool]
 
 
 def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spread | None = None) -> None:
@@ -92,7 +93,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         spread: starts the processes; None to start them on this machine.
 
     Raises:
-        KeyboardInterrupt: if it was asked to stop; what was trained is saved.
+        KeyboardInterrupt: if it was asked to stop, also while it ended; what was trained is saved.
     """
     from pipeline.training.local import check_processes, here
     from pipeline.training.model_file import check_fits, check_model
@@ -112,12 +113,14 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
             return
         if spread is None:
             check_fits(store, checked.started.pinned)
-        (spread or here)(console, config.output, run, settings.processes, checked.begin)
+        asked = (spread or here)(console, config.output, run, settings.processes, checked.begin)
     now = progress(store, run)
     if not now.finished:
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
     print_plain(console, f"{learned(store, run)}: {config.output}/{run}")
+    if asked:  # during the last step or behind it; what else the command would do is left for the next time
+        raise KeyboardInterrupt
 
 
 def say_trained(console: Console, store: Store, run: str) -> None:

@@ -69,7 +69,7 @@ def progress(store: Store, run: str) -> TrainingProgress:
     return TrainingProgress(there[-1].step if there else 0, steps, store.exists(f"{run}/{MODEL}"))
 
 
-def work(console: Console, url: str, run: str, patience: float | None = None) -> None:
+def work(console: Console, url: str, run: str, patience: float | None = None) -> bool:
     """Train until all is done, or until a signal asks to stop.
 
     Args:
@@ -78,6 +78,9 @@ def work(console: Console, url: str, run: str, patience: float | None = None) ->
         run: the folder of the training. A `PipelineError` is recorded there before it is raised, unless the store is
             away.
         patience: seconds to wait for a store that is away; None for those that this process waits anyway.
+
+    Returns:
+        Whether a signal asked this process to stop, also if that was during the last step or behind it.
     """
     if patience is not None:
         be_patient(patience, from_start=True)
@@ -86,6 +89,7 @@ def work(console: Console, url: str, run: str, patience: float | None = None) ->
     try:
         with joined(record.settings.timeout_seconds) as processes, _NotedSignals() as asked_to_stop:
             _Work(console, store, run, record, processes).all(asked_to_stop)
+        return asked_to_stop()
     except AwayError:  # another try may succeed
         raise
     except PipelineError as error:
