@@ -54,7 +54,8 @@ def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config
     seconds = busy(small, 2, 0)
     assert 0 < busy(small, 2, 1) < busy(small, 64, 0) < seconds < SHORT_SECONDS
     text = (tmp_path / "in/libreoffice-eng.jsonl").read_text()
-    (tmp_path / "in/large.jsonl").write_text(text * 2000)
+    copies = (text.replace('"id": "', f'"id": "{number}-') for number in range(2000))
+    (tmp_path / "in/large.jsonl").write_text("".join(copies))
     assert busy(make_plan(load_config(path)), 2, 0) > SHORT_SECONDS
     limited = make_plan(load_config(path, ["input.0.path=in/large.jsonl", "input.0.limit=2"]))
     assert 0 < busy(limited, 2, 0) < seconds

@@ -170,8 +170,8 @@ def test_a_training_of_another_corpus_is_told(corpus: Path) -> None:
     of_another = PinnedIndex(url="", digest="0123456789ab" + "0" * 20, weight=1.0)
     elsewhere = PinnedIndex(url="/elsewhere", digest="f" * 32, weight=1.0)
     pinned = Pinned(
-        card={}, settings={}, select=None, indexes=[of_another, elsewhere], encoder="", dim=64, scaler=fit,
-        codebooks=None,
+        card={}, settings={"steps": 7, "batch_concepts": 1}, select=None, indexes=[of_another, elsewhere], encoder="",
+        dim=64, scaler=fit, codebooks=None,
     )  # fmt: skip
     write_started(Store(str(corpus / "out")), "train/m", Started(pinned=pinned, settings=TrainSettings(steps=7)))
     fine, shown = verified(corpus)

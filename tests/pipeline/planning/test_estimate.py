@@ -167,7 +167,7 @@ def test_a_rate_is_of_the_most_work(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in/large.jsonl", documents[2:])
     plan = make_plan(load_config(path))
     now, found = plan.work["segment"], estimate_of(plan).stages["segment"]
-    before = estimate_module._older_sums(plan, "segment")
+    before = estimate_module._older_counters(plan, "segment")
     assert now.rate and found.seconds and now.sentences_done < before["segment/rows"] / 10
     rate = before["segment/rows"] / estimate_module.seconds_of(before, "segment")
     assert found.sentences / found.seconds == pytest.approx(rate) and rate != pytest.approx(now.rate)
