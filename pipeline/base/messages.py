@@ -77,10 +77,11 @@ def json_for_output(value: Any, indent: int = 1) -> str:
 
 
 def write_out(text: str) -> None:
-    """Write a text for scripts to standard output."""
+    """Write a text for scripts to standard output, in UTF-8 if that is said to take ASCII only."""
+    import typer  # which other processes than the command line do without
+
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        typer.echo(text, nl=False)
     except BrokenPipeError:
         end_without_reader()
 

@@ -41,7 +41,7 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
 
     Raises:
         ValueError: if the values are not lists of one size of float16.
-        OSError: if a page is not what its checksum says, or cannot be read.
+        OSError: if a page is not what its checksum says, cannot be read, or is not there.
     """
     kind = file.schema.column(0)
     if (kind.physical_type, kind.length) != ("FIXED_LEN_BYTE_ARRAY", 2):
@@ -50,10 +50,13 @@ def read_embeddings(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         raise ValueError(f"a column of {file.schema_arrow.types[0]}, not of lists of one size")
     try:
         return _without_levels(file, source, group, rows)
-    except (LookupError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:  # a header may hold fields of any type
         raise OSError(f"the pages of row group {group} are damaged: {error}") from error
     except _OtherLayoutError:
-        return embedding_matrix(file.read_row_group(group, use_threads=False)[0])[:rows]
+        values = embedding_matrix(file.read_row_group(group, use_threads=False)[0])
+        if len(values) != file.metadata.row_group(group).num_rows:  # Arrow skips pages of a type that it does not know
+            raise OSError(f"row group {group} lacks rows") from None
+        return values[:rows]
 
 
 def _without_levels(file: pq.ParquetFile, source: Any, group: int, rows: int) -> npt.NDArray[np.float16]:
@@ -78,6 +81,8 @@ def _without_levels(file: pq.ParquetFile, source: Any, group: int, rows: int) ->
         at += page[3]
         for _ in range(2):  # levels of repetition, of definition: each follows its length
             body = body[4 + int(body[:4].view(np.uint32)[0]) :]
+        if len(body) != 2 * about[1]:
+            raise _OtherLayoutError
         low, high = body[: about[1]], body[about[1] : 2 * about[1]]
         take = min(about[1], len(values) - done)
         for first in range(0, take, _BLOCK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +88,24 @@ def test_a_page_that_is_not_what_its_checksum_says_is_told() -> None:
         with pytest.raises(OSError, match="CRC checksum verification failed"):
             read_embeddings(file, source, 1, ROWS - 8192)
         assert len(read_embeddings(file, source, 0, 8192)) == 8192, "that page is whole"
+
+
+def test_a_changed_bit_in_the_head_of_a_page_is_told_or_changes_no_value() -> None:
+    table, sink = vectors(64).slice(0, 200), io.BytesIO()
+    pq.write_table(table, sink, **layout.parquet_options(table) | {"data_page_size": 4096})
+    data, told = sink.getvalue(), 0
+    at = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0).data_page_offset
+    for place, bit in itertools.product(range(at, at + 28), range(8)):  # heads have no checksum
+        changed = bytearray(data)
+        changed[place] ^= 1 << bit
+        source = pa.BufferReader(bytes(changed))
+        try:
+            found = read_embeddings(pq.ParquetFile(source, page_checksum_verification=True), source, 0, 20)
+        except OSError:
+            told += 1
+        else:
+            np.testing.assert_array_equal(found.view(np.uint16), bits(table[0])[:20], f"bit {bit} of {place - at}")
+    assert told > 100
 
 
 def test_files_without_checksums_are_read() -> None:
