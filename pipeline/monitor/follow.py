@@ -207,11 +207,11 @@ def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str
         failed = f", {phase.failed} failed" if phase.failed else ""
         return [("", f"{counted(phase.chunks, 'chunk')}, {done}, {number(phase.rate)}/s{failed}, {took}")]
     rows = []
-    if phase.shards:
+    if phase.claims:
         rows.append(
             (
                 "",
-                f"shards: {phase.done} of {phase.shards} done, {phase.held} held, {phase.lost} lost, {phase.free} free",
+                f"shards: {phase.done} of {phase.claims} done, {phase.held} held, {phase.lost} lost, {phase.free} free",
             )
         )
     about = "about " * (phase.chunks_done < phase.chunks)
@@ -226,7 +226,7 @@ def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str
     )
     now = f"{number(pace)}/s now, " if pace is not None else ""
     left = f", {duration(phase.left)} left" if phase.left else ""
-    left += f"; {coming}" if coming and phase.shards and phase.done == phase.shards else ""
+    left += f"; {coming}" if coming and phase.claims and phase.done == phase.claims else ""
     rows.append((" ", f"{now}{number(phase.rate)} sentences/s over the phase, {took}{left}"))
     return rows
 
@@ -240,7 +240,7 @@ def _workers(phase: PhaseState, most: int) -> list[RenderableType]:
     for one in phase.workers[:most]:
         style = "red" if one.lost else "yellow" if one.quiet or one.slow else ""
         cells = (
-            one.name, one.host, str(int(one.shard)), duration(one.seconds), number(one.parts), number(one.sentences),
+            one.name, one.host, str(int(one.claim)), duration(one.seconds), number(one.parts), number(one.sentences),
             number(one.rate), f"{duration(one.silent)} ago",
         )  # fmt: skip
         table.add_row(*(Text(plain(cell, 60), style) for cell in cells))
@@ -253,11 +253,11 @@ def _troubles(state: RunState) -> list[Text]:
     found: list[Text] = [Text(early, "red")] if (early := _ended_early(state)) else []
     workers = state.phases[-1].workers if state.phases else []
     for one in [one for one in workers if one.lost][:SHOWN]:
-        found.append(Text(f"lost: shard {int(one.shard)}, {one.name} is dead or cut off; another one takes it", "red"))
+        found.append(Text(f"lost: shard {int(one.claim)}, {one.name} is dead or cut off; another one takes it", "red"))
     for one in [one for one in workers if one.quiet and not one.lost][:SHOWN]:
         found.append(Text(f"silent: {one.name} sent no heartbeat for {duration(one.silent)}", "yellow"))
     for one in [one for one in workers if one.slow and not one.quiet][:SHOWN]:
-        what = f"straggler: shard {int(one.shard)} of {one.name} takes {one.slow:.1f} times as long as usual"
+        what = f"straggler: shard {int(one.claim)} of {one.name} takes {one.slow:.1f} times as long as usual"
         found.append(Text(what, "yellow"))
     if state.failures:
         failed = sum(phase.failed for phase in state.phases)

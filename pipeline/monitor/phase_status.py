@@ -22,7 +22,7 @@ ENOUGH = 3  # finished shards that are needed for a median
 
 @dataclass
 class WorkerState:
-    """A worker and its `shard`. `seconds`: in this shard; `parts`, `sentences`: since it started.
+    """A worker and its shard, `claim`. `seconds`: in this shard; `parts`, `sentences`: since it started.
 
     `silent`: seconds since its last heartbeat; `slow`: how many times longer than usual its shard takes, if much
     longer.
@@ -30,7 +30,7 @@ class WorkerState:
 
     name: str
     host: str
-    shard: str
+    claim: str  # the shard; the names are keys of status --json
     seconds: float
     parts: int
     sentences: int
@@ -51,7 +51,7 @@ class PhaseState:
     kind: str
     number: int = 0
     over: bool = False
-    shards: int = 0
+    claims: int = 0  # shards; this and the other names are keys of status --json
     done: int = 0
     held: int = 0
     lost: int = 0
@@ -72,7 +72,7 @@ class PhaseState:
     @property
     def free(self) -> int:
         """The number of shards that nobody has taken, or that were released."""
-        return self.shards - self.done - self.held - self.lost
+        return self.claims - self.done - self.held - self.lost
 
     @property
     def rate(self) -> float:
@@ -109,7 +109,7 @@ class PhaseReader:
         self._read_done(leases)
         self._read_workers()
         spec, done = self._spec, list(self._done.values())
-        state = PhaseState(spec.kind, self._number, over, shards=spec.ranges, done=len(done))
+        state = PhaseState(spec.kind, self._number, over, claims=spec.ranges, done=len(done))
         open_shards = [name for name in leases.held if name not in self._done and not leases.held[name].released]
         state.held = sum(leases.alive(name) for name in open_shards)
         state.lost = len(open_shards) - state.held
@@ -124,7 +124,7 @@ class PhaseReader:
         state.failed = len(state.failures)
         began = [one.ended - one.seconds for one in done]
         began += [now - one.seconds for one in state.workers]
-        ended = max((one.ended for one in done), default=now) if over or state.done == state.shards else now
+        ended = max((one.ended for one in done), default=now) if over or state.done == state.claims else now
         state.seconds = max(0.0, ended - min(began)) if began else None
         self._estimate(state)
         self._last = state
@@ -182,7 +182,7 @@ class PhaseReader:
             "sentences": max(0, said.sentences - sum(one.sentences for one in mine)),
         }
         worker = WorkerState(
-            name=said.worker, host=said.host, shard=said.range or "", seconds=seconds,
+            name=said.worker, host=said.host, claim=said.range or "", seconds=seconds,
             parts=said.parts, sentences=said.sentences,
             rate=here["sentences"] / seconds if seconds > 0 else 0.0,
             silent=silent, quiet=silent > self._seconds / 2, lost=now - held.beat > self._seconds,

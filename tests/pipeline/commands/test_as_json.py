@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.commands.as_json import plain
+from pipeline.monitor.phase_status import PhaseState, WorkerState
 from tests.conftest import ROOT, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, pipeline_process, said
 
@@ -53,6 +55,13 @@ def test_keys_stay_and_are_documented(corpus: Path, command: str) -> None:
     section = re.split(r"^## ", page, flags=re.MULTILINE)
     (mine,) = (one for one in section if one.startswith(f"`{command}`"))
     assert all(f"`{key}`" in mine for key in KEYS[command].split()), mine
+
+
+def test_keys_of_phases_and_of_their_workers_stay() -> None:
+    worker = WorkerState("slurm-6_0", "node", "00000", 1.0, 1, 9, 9.0, 0.0, quiet=False, lost=False)
+    found = plain(PhaseState("main", claims=1, held=1, workers=[worker]))
+    assert {"kind", "number", "over", "claims", "done", "held", "lost", "chunks", "chunks_done"} <= found.keys()
+    assert {"name", "host", "claim", "seconds", "parts", "sentences", "rate", "silent"} <= found["workers"][0].keys()
 
 
 def test_what_they_say(corpus: Path) -> None:

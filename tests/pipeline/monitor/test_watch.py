@@ -55,7 +55,7 @@ def test_a_slow_squeue_makes_no_live_shard_lost_and_a_waiting_job_is_named(make_
 
     state = held_by_jobs(store, run, slow).poll()
     assert state and state.phases[0].held == 1 and not state.phases[0].lost
-    for number in range(state.phases[0].shards):
+    for number in range(state.phases[0].claims):
         done = ShardResult(
             worker="slurm-6_0", chunks=1, parts=1, sentences=1, failures=[], fitted=[], seconds=1.0, ended=time.time()
         )
@@ -75,7 +75,7 @@ def test_a_scheduler_job_that_is_cancelled_while_its_array_works_is_told_at_once
     set_holder(take_lock(store, 2, who), who | {"run": run, "jobs": ["6", "7"], "folder": ""})
     claims = RunWatcher(store, cluster(running)).poll()
     assert claims
-    for number in range(claims.phases[0].shards):  # all is done
+    for number in range(claims.phases[0].claims):  # all is done
         result = ShardResult(
             worker="slurm-6_0", chunks=1, parts=1, sentences=1, failures=[], fitted=[], seconds=1.0, ended=time.time()
         )
@@ -110,7 +110,7 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_p
     state = until(watcher, lambda one: True)
     assert not state.over and state.jobs == {"7": "RUNNING"} and state.launcher == "slurm"
     (phase,) = state.phases
-    assert phase.shards == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
+    assert phase.claims == phase.free >= 2 and phase.chunks >= 3 and not phase.chunks_done and phase.seconds is None
     first = start_worker(store, folder)
     # parts are counted at each heartbeat, a rate is seen from the second one on
     state = until(watcher, lambda one: first.poll() is not None or any(worker.rate for worker in one.phases[0].workers))
@@ -123,7 +123,7 @@ def test_claims_are_held_lost_taken_over_and_done(make_config: MakeConfig, tmp_p
     state = until(watcher, lambda one: one.phases[0].lost)
     assert state.phases[0].workers[0].lost and not state.phases[0].held
     second = start_worker(store, folder)
-    state = until(watcher, lambda one: one.phases[0].done == one.phases[0].shards)
+    state = until(watcher, lambda one: one.phases[0].done == one.phases[0].claims)
     assert second.wait(600) == 0
     state = until(watcher, lambda one: True)
     (phase,) = state.phases
