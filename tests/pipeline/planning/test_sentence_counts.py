@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from pipeline.planning.sentence_counts import SentenceCounter
+from pipeline.planning.sentence_counts import COUNTED, SentenceCounter
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
 from tests.conftest import ROOT, sample_documents
@@ -32,6 +32,13 @@ from tests.conftest import ROOT, sample_documents
 def test_sentences_by_their_marks(text: str, settings: dict[str, object], sentences: int) -> None:
     counter = SentenceCounter(SegmentSettings(**{"method": "sat-capped"} | settings))
     assert counter(text, "eng_Latn").sentences == sentences
+
+
+def test_the_beginning_of_a_long_text_stands_for_all_of_it() -> None:
+    beginning = "It rains.\n" * (COUNTED // 10) + "again." + " " * (COUNTED % 10)
+    counter = SentenceCounter(SegmentSettings())
+    count = counter.sentences(beginning[:COUNTED], "eng_Latn")
+    assert counter.sentences(beginning[:COUNTED] + "x" * 3 * COUNTED, "eng_Latn") == 4 * count
 
 
 def texts_of(kind: str) -> list[str]:
