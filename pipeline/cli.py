@@ -18,9 +18,10 @@ from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import end_at_once_when_asked, install_sigterm_handler
 from pipeline.base.messages import JsonLines
 from pipeline.commands import browse, compare, inspect, maintain, monitor, run, setup, train
-from pipeline.commands.options import Command, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
+from pipeline.commands.options import Command, Group, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
 
 app = typer.Typer(
+    cls=Group,
     add_completion=True,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pipeline.base.errors import ConfigError, is_utf8, visible
 from pipeline.base.messages import FORMATS, LEVELS, JsonLines, end_without_reader, print_plain, set_log
@@ -236,6 +236,41 @@ def _replaced(module: Any, **names: Any) -> Iterator[None]:
         module.__dict__.update(before)
 
 
+@contextlib.contextmanager
+def _unabridged() -> Iterator[None]:
+    """Have help that is written inside the `with` block break a word that is wider than its column, not cut it off."""
+    from rich.columns import Columns
+    from rich.table import Table
+    from rich.text import Text
+    from typer import rich_utils
+
+    class Unabridged(Table):
+        def add_row(self, *cells: Any, **style: Any) -> None:
+            super().add_row(*cells, **style)
+            for column in self.columns:
+                column.overflow = "fold"
+
+    def columns(items: list[Any]) -> Any:
+        for one in items:
+            if isinstance(one, Text):
+                one.overflow = "fold"
+        return Columns(items)
+
+    # Typer has no setting for this; a version without these names cuts words off.
+    mine = {name: one for name, one in (("Table", Unabridged), ("Columns", columns)) if hasattr(rich_utils, name)}
+    with _replaced(rich_utils, **mine):
+        yield
+
+
+class Group(TyperGroup):
+    """The program itself, whose help cuts no word off."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        with _unabridged():
+            super().format_help(ctx, formatter)
+
+
 class Command(TyperCommand):
     """A command that refuses empty arguments, which it would take for this folder, or for none, and names that are not
     UTF-8, which no file of a corpus can hold.
@@ -247,27 +282,8 @@ class Command(TyperCommand):
         super().__init__(*arguments, **options | {"help": _LINE_END.sub(" ", options["help"] or "")})
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help. A word that is wider than its column is broken, not cut off."""
-        from rich.columns import Columns
-        from rich.table import Table
-        from rich.text import Text
-        from typer import rich_utils
-
-        class Unabridged(Table):
-            def add_row(self, *cells: Any, **style: Any) -> None:
-                super().add_row(*cells, **style)
-                for column in self.columns:
-                    column.overflow = "fold"
-
-        def columns(items: list[Any]) -> Any:
-            for one in items:
-                if isinstance(one, Text):
-                    one.overflow = "fold"
-            return Columns(items)
-
-        # Typer has no setting for this; a version without these names cuts words off.
-        mine = {name: one for name, one in (("Table", Unabridged), ("Columns", columns)) if hasattr(rich_utils, name)}
-        with _replaced(rich_utils, **mine):
+        """Write the help."""
+        with _unabridged():
             super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -292,6 +292,11 @@ def test_a_narrow_terminal_cuts_no_word_off(command: str, monkeypatch: pytest.Mo
     assert not [one for one in lines if re.search(r"[\w.-]…\s*│|--\S+…", one)]
 
 
+def test_the_list_of_commands_is_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "…" not in pipeline("--help").stdout
+
+
 def test_every_metric_is_explained() -> None:
     told = pipeline("evaluate", "--help").stdout.partition("Examples")[0]
     assert set(METRICS) <= set(re.findall(r"\w+", told))
