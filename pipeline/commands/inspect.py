@@ -340,6 +340,7 @@ def report(
     from pipeline.quality.explore import write_explorer
     from pipeline.quality.report import write_report
     from pipeline.quality.report.compared import compare_corpora
+    from pipeline.run.trained_models import trained_models
 
     if interactive and compare:
         raise ConfigError("--compare is a section of the static report; leave out --interactive")
@@ -356,7 +357,7 @@ def report(
         place = write_explorer(corpus, to, settings.max_rows, expected)
     else:
         say = partial(err.print, markup=False, highlight=False)
-        place = write_report(corpus, to, say, settings.max_rows, expected, compared)
+        place = write_report(corpus, to, say, settings.max_rows, expected, compared, trained_models(corpus.store))
     show_expectations(out, expected)
     print_plain(out, f"{place} written")
     if strict and (failed := failed_expectations(expected)):

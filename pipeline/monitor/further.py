@@ -20,6 +20,7 @@ from pipeline.planning.estimate import MACHINE
 from pipeline.planning.plan import Plan
 from pipeline.planning.rates import DECODER, machine_rate
 from pipeline.run.options import RunOptions, ends_with_training
+from pipeline.run.report_stamp import report_is_current
 from pipeline.storage.store import Store
 from stages.cards import CardError
 
@@ -49,7 +50,7 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     if ends_with_training(plan.config, options):
         found.append(_training(store, plan))
     if plan.config.report is not None:
-        whole = plan.nothing_to_do and newest_is(store, plan.view, plan.config) and store.exists(REPORT)
+        whole = plan.nothing_to_do and newest_is(store, plan.view, plan.config) and report_is_current(store)
         found.append(FurtherWork("report", f"{REPORT} is up to date" if whole else f"{REPORT} is written", not whole))
     digest = view_digest(plan.view) if plan.nothing_to_do else ""
     exports = exports_of(store)

@@ -25,7 +25,7 @@ from pipeline.corpus.leftovers import erase, sweep
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.recipe_match import LISTED_PARTS
 from pipeline.corpus.recipes import Recipes, ids_may_repeat
-from pipeline.corpus.runs import EXPECTATIONS, REPORT, SUMMARY, RunRecord, newest_is
+from pipeline.corpus.runs import EXPECTATIONS, SUMMARY, RunRecord, newest_is
 from pipeline.corpus.states import fold, total_of
 from pipeline.planning.estimate import FILE as ESTIMATE
 from pipeline.planning.estimate import compared, keep_rates
@@ -35,6 +35,7 @@ from pipeline.quality.inspect import show_quality, show_rows, show_scores
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.run.compare_ids import count_duplicate_ids
 from pipeline.run.expected import checked_expectations
+from pipeline.run.report_stamp import report_is_current
 from pipeline.storage.store import Store
 
 SHOWN_ROWS = 500_000
@@ -101,7 +102,7 @@ def nothing_to_do(console: Console, plan: Plan, lease: Lease) -> None:
         expected = checked_expectations(console, plan)
         if not whole:
             raise CorpusError("the corpus is not complete: see above what is wrong")
-        if older or not store.exists(REPORT):
+        if older or not report_is_current(store):
             _report(console, plan, expected)
     except BaseException as error:
         if record:
@@ -198,12 +199,19 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
         return
     from pipeline.quality.explore import PLACE, write_explorer
     from pipeline.quality.report import write_report  # imports matplotlib
+    from pipeline.run.trained_models import trained_models
 
     corpus = Corpus(plan.config.output, plan.view)
     if corpus.parts:
         with announced(console, "writing the report"):
+            trained = trained_models(corpus.store)
             place = write_report(
-                corpus, None, lambda text: console.print(text, markup=False), plan.config.report.max_rows, expected
+                corpus,
+                None,
+                lambda text: console.print(text, markup=False),
+                plan.config.report.max_rows,
+                expected,
+                trained=trained,
             )
         print_plain(console, f"report: {place}")
         if plan.config.report.interactive:

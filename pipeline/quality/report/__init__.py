@@ -24,6 +24,7 @@ from pipeline.quality.drift import Drift, FitSummary, drift, fit_summary, record
 from pipeline.quality.expectations import Expectation
 from pipeline.quality.report import curated, plots
 from pipeline.quality.report.gather import Gathered, gather
+from pipeline.quality.report.models import NO_MODELS, TrainedModels, models
 from pipeline.quality.report.page import Block, Headline, Note, Section, number, write_page
 from pipeline.quality.report.rows import MAX_ROWS, by_length, finite, summarise
 from pipeline.quality.report.sections import (
@@ -55,6 +56,7 @@ def render(
     removed: Sequence[tuple[str, int]],
     expected: Sequence[Expectation] = (),
     compared: Section | None = None,
+    trained: TrainedModels = NO_MODELS,
 ) -> str:
     """Return the whole report.
 
@@ -65,6 +67,7 @@ def render(
         removed: under `select`, the reasons for which sentences are left out, and what is kept.
         expected: what was expected of the corpus, and whether it holds.
         compared: a comparison with another corpus.
+        trained: the models that were trained on the corpus.
 
     Returns:
         The HTML file.
@@ -85,6 +88,7 @@ def render(
         curated.noise(found.curation),
         curated.duplicates(found.curation),
         selection(removed),
+        models(trained),
         fits_section(fits, drift),
         throughput(found),
         provenance(found),
@@ -99,11 +103,17 @@ def render(
         of = f"Distributions, tables and examples are of all {number(total)} sentences."
     shown_sections = [one for one in sections if one]
     notes = [*broken_expectations(expected), *verdicts(found, fits, drift)]
-    return page_of("Corpus report", found.name, headlines(found), notes, shown_sections, of)
+    return page_of("Corpus report", found.name, headlines(found), notes, shown_sections, of, trained.stamp)
 
 
 def page_of(
-    kind: str, name: str, figures: Sequence[Headline], notes: Sequence[Note], sections: Sequence[Section], footer: str
+    kind: str,
+    name: str,
+    figures: Sequence[Headline],
+    notes: Sequence[Note],
+    sections: Sequence[Section],
+    footer: str,
+    stamp: str = "",
 ) -> str:
     """Return a page in the form of the report.
 
@@ -114,6 +124,7 @@ def page_of(
         notes: the remarks below them.
         sections: the sections of the page.
         footer: says which sentences the numbers are of.
+        stamp: digest of the finished models that the page shows.
 
     Returns:
         The HTML file.
@@ -133,6 +144,7 @@ def page_of(
         verdicts=notes,
         sections=sections,
         footer=footer,
+        stamp=stamp,
         version=version("sonar-pipeline"),
     )
 
@@ -156,7 +168,7 @@ def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
         yield list(group)
 
 
-__all__ = ["Drift", "FitSummary", "write_report"]
+__all__ = ["Drift", "FitSummary", "TrainedModels", "write_report"]
 
 PLACE = "report/index.html"
 
@@ -168,6 +180,7 @@ def write_report(
     max_rows: int = MAX_ROWS,
     expected: Sequence[Expectation] = (),
     compared: Section | None = None,
+    trained: TrainedModels = NO_MODELS,
 ) -> str:
     """Write the report of a corpus with everything that its records say, and return its path or URL.
 
@@ -178,6 +191,7 @@ def write_report(
         max_rows: read only about this many rows.
         expected: what was expected of the corpus, and whether it holds.
         compared: a comparison with another corpus.
+        trained: the models that were trained on the corpus.
 
     Returns:
         The path or URL of the report.
@@ -193,7 +207,7 @@ def write_report(
         say(f"the report leaves out the selection: {error}")
         removed = []
     fits, moved = [fit_summary(corpus, one) for one in records], drift(corpus, records)
-    page = render(gather(corpus, max_rows), fits, moved, removed, expected, compared)
+    page = render(gather(corpus, max_rows), fits, moved, removed, expected, compared, trained)
     place = to or f"{corpus.url.rstrip('/')}/{PLACE}"
     write_page(corpus, place, page.encode())
     return place

@@ -118,6 +118,7 @@ FEW = 10  # rows; a point with fewer is hollow
 COLORS = (BLUE, ORANGE, GREEN)
 BARS = 40  # of a histogram
 CELLS = 40
+LOG_FROM, MARKED = 30.0, 30  # of losses: the ratio from which their axis is logarithmic; points that are marked
 
 
 class Plot:
@@ -303,6 +304,28 @@ def lines(
         if all(float(place).is_integer() for one in series.values() for place in one.places):
             plot.axes.locator_params("x", integer=True)  # there are no 1.5 codebooks
         plot.axes.set(ylim=(0, top), xlabel=x, ylabel=y)
+        plot.axes.legend()
+    return plot.svg
+
+
+def losses(prefix: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
+    """Plot losses by step; on a logarithmic scale if they differ by more than a factor of `LOG_FROM`.
+
+    Args:
+        prefix: begins the ids in the SVG, which must be unique on a page.
+        series: name → steps and losses, which are finite.
+
+    Returns:
+        The SVG element.
+    """
+    every = [one for _, values in series.values() for one in values]
+    with _plot(prefix, f"loss by step: {' and '.join(series)}") as plot:
+        for (name, (steps, values)), color in zip(series.items(), COLORS, strict=False):
+            plot.axes.plot(steps, values, color=color, marker="o" if len(steps) <= MARKED else "", label=name)
+        if min(every) > 0 and max(every) > LOG_FROM * min(every):
+            plot.axes.set_yscale("log")
+        plot.axes.locator_params("x", integer=True)
+        plot.axes.set(xlabel="step", ylabel="loss")
         plot.axes.legend()
     return plot.svg
 

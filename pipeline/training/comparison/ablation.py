@@ -7,7 +7,7 @@ from typing import Literal
 
 from pipeline.config.science import ALL, Claim, ScienceSettings
 from pipeline.training.comparison.results import EPOCHS, SENTENCES, Results, about, rows_of, said, table, trained
-from pipeline.training.evaluation.table import TITLES
+from pipeline.training.metric_names import TITLES
 
 LOWER = frozenset(("l2", "l2_squared", "l2_r", "nll", "bpc"))  # metrics of which less is better
 HIGHER = frozenset(("ca", "ca_cosine", "top1", "mi", "rouge_l"))  # of which more is; PAR is best at 1

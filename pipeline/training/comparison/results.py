@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pipeline.config.science import BASELINES, OWN, Claim, ScalingLaw, ScienceSettings
 from pipeline.storage.records import Record
 from pipeline.training.comparison.scaling import HIGHEST, LOWEST, Point, alphas, fitted
-from pipeline.training.evaluation.table import TITLES
+from pipeline.training.metric_names import TITLES
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured"]
 SENTENCES, EPOCHS = "training_sentences", "epochs"  # figures of a training

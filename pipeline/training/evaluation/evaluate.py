@@ -45,7 +45,7 @@ from pipeline.training.evaluation.measure import (
 )
 from pipeline.training.evaluation.seen import without_seen
 from pipeline.training.evaluation.sweep import to_long_csv, to_svg
-from pipeline.training.evaluation.table import TITLES, ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
+from pipeline.training.evaluation.table import ResultRow, SweptValue, show, to_csv, to_groups_csv, to_json
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import (
     Trained,
@@ -55,6 +55,7 @@ from pipeline.training.evaluation.trained import (
     places_of,
     sampling_of,
 )
+from pipeline.training.metric_names import TITLES
 from pipeline.training.record import Pinned, located
 from pipeline.training.status import EvaluationTable, read_evaluation, training_statuses, without_record
 from stages.causal_lm import load_language_card

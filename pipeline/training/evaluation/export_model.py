@@ -31,9 +31,9 @@ from pipeline.storage.layout import RUNS, data_owner, part_number, part_owner
 from pipeline.storage.records import sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, is_present, read_index
-from pipeline.training.evaluation.table import TITLES
 from pipeline.training.evaluation.text_codec import TextCodec
 from pipeline.training.evaluation.trained import sampling_of
+from pipeline.training.metric_names import TITLES
 from pipeline.training.model_file import CODEBOOKS, codebooks_bytes, load_model
 from pipeline.training.model_header import ModelHeader
 from pipeline.training.record import Pinned, located

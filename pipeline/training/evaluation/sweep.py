@@ -18,7 +18,8 @@ from pipeline.base.errors import ConfigError
 from pipeline.base.formats import csv_text
 from pipeline.config.train import OF_GENERATION, SamplingSettings
 from pipeline.training.evaluation.measure import METRICS
-from pipeline.training.evaluation.table import TITLES, ResultRow, cells
+from pipeline.training.evaluation.table import ResultRow, cells
+from pipeline.training.metric_names import TITLES
 
 MOST_VALUES = 50
 OPTIONS = tuple(name for name in SamplingSettings.model_fields if name not in OF_GENERATION)

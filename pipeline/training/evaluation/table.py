@@ -14,22 +14,9 @@ from pipeline.base.formats import counted, csv_text, plain
 from pipeline.base.messages import print_plain
 from pipeline.console.tables import Line, print_columns
 from pipeline.training.evaluation.measure import METRICS, MetricValue
+from pipeline.training.metric_names import TITLES, written
 from stages.lcm.plans import BreakCounts
 
-TITLES = {
-    "l2": "ℓ2",
-    "l2_squared": "ℓ2²",
-    "l2_r": "ℓ2-r",
-    "par": "PAR",
-    "ca": "CA",
-    "ca_cosine": "CA cos",
-    "top1": "top-1",
-    "mi": "MI",
-    "nll": "NLL",
-    "bpc": "bits/char",
-    "rouge_l": "ROUGE-L",
-}
-SHARES = ("ca", "ca_cosine", "top1", "rouge_l")
 SHOWN_GROUPS = 20  # on a terminal
 UNDEFINED = MetricValue(math.nan, math.nan, 0)  # of what a model has not: a token model predicts no embeddings
 
@@ -175,11 +162,7 @@ def _names(rows: dict[str, ResultRow]) -> list[str]:
 
 
 def _said(name: str, figure: MetricValue | None) -> str:
-    if figure is None or math.isnan(figure.mean):
-        return "–"
-    scale, digits = (100, 1) if name in SHARES else (1, 2)
-    error = "" if math.isnan(figure.error) else f" ±{2 * scale * figure.error:.{digits}f}"
-    return f"{scale * figure.mean:.{digits}f}{'%' if name in SHARES else ''}{error}"
+    return written(name, figure.mean, figure.error) if figure else "–"
 
 
 def _finite(figure: dict[str, Any]) -> dict[str, Any]:
