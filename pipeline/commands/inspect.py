@@ -342,8 +342,6 @@ def report(
     from pipeline.quality.report.compared import compare_corpora
     from pipeline.run.trained_models import trained_models
 
-    if interactive and compare:
-        raise ConfigError("--compare is a section of the static report; leave out --interactive")
     corpus = open_corpus(where)
     settings = report_settings(where, corpus)
     if strict and not settings.expect:
@@ -353,11 +351,12 @@ def report(
         other = load(Path(compare)).output if compare.endswith((".yaml", ".yml")) else compare
         compared = compare_corpora(corpus, other, settings.max_rows)
     expected = check_expectations(corpus, settings)
+    trained = trained_models(corpus.store)
     if interactive:
-        place = write_explorer(corpus, to, settings.max_rows, expected)
+        place = write_explorer(corpus, to, settings.max_rows, expected, compared, trained)
     else:
         say = partial(err.print, markup=False, highlight=False)
-        place = write_report(corpus, to, say, settings.max_rows, expected, compared, trained_models(corpus.store))
+        place = write_report(corpus, to, say, settings.max_rows, expected, compared, trained)
     show_expectations(out, expected)
     print_plain(out, f"{place} written")
     if strict and (failed := failed_expectations(expected)):

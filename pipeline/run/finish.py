@@ -216,7 +216,7 @@ def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> No
         print_plain(console, f"report: {place}")
         if plan.config.report.interactive:
             with announced(console, "writing the interactive report"):
-                place = write_explorer(corpus, None, plan.config.report.max_rows, expected)
+                place = write_explorer(corpus, None, plan.config.report.max_rows, expected, trained=trained)
             print_plain(console, f"to explore: {place}")
         else:
             corpus.store.delete(PLACE)  # of an earlier run, perhaps with documents that have left

@@ -7,8 +7,8 @@ one style by their SHA-256, nothing from elsewhere, and no string to become mark
 the script puts it into text nodes only.
 
 Cost: one pass over the small columns of about `report.max_rows` rows, of which those of the sample are read whole; the
-vectors of about the first 262 144 rows; a second pass for the table of sources; for the map by PaCMAP of 12 000
-embeddings 6 s of CPU, and 20 s the first time, when Numba compiles it.
+vectors of about the first 262 144 rows; two more passes, for the table of sources and for the lengths of documents; for
+the map by PaCMAP of 12 000 embeddings 6 s of CPU, and 20 s the first time, when Numba compiles it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from pipeline.base.errors import CorpusError, visible
 from pipeline.corpus.reader import Corpus
 from pipeline.quality.expectations import Expectation, format_measure, measure_rows
 from pipeline.quality.explore.sample import Sample, read_sample
-from pipeline.quality.report.page import write_page
+from pipeline.quality.explore.sections import as_data, documents_data, models_data
+from pipeline.quality.report.models import NO_MODELS, TrainedModels
+from pipeline.quality.report.page import Section, write_page
 
 PLACE = "report/interactive.html"
 MOST_BYTES = 4_600_000  # of the data; the whole file is below 5 MB
@@ -39,7 +41,13 @@ OF_SOURCES = (
 
 
 def write_explorer(
-    corpus: Corpus, to: str | None, max_rows: int, expected: Sequence[Expectation] = (), most_bytes: int = MOST_BYTES
+    corpus: Corpus,
+    to: str | None,
+    max_rows: int,
+    expected: Sequence[Expectation] = (),
+    compared: Section | None = None,
+    trained: TrainedModels = NO_MODELS,
+    most_bytes: int = MOST_BYTES,
 ) -> str:
     """Write the page, and return its path or URL.
 
@@ -48,6 +56,8 @@ def write_explorer(
         to: the file; by default `report/interactive.html` in the corpus.
         max_rows: about how many rows are read, in the random order of the parts.
         expected: what was expected of the corpus, and whether it holds.
+        compared: a comparison with another corpus.
+        trained: the models that were trained on the corpus.
         most_bytes: the sample is made smaller until its data are no larger than this.
 
     Returns:
@@ -65,10 +75,13 @@ def write_explorer(
         "read": sample.read,
         "sources": _sources(corpus, max_rows),
         "expected": [{"holds": one.holds, "said": one.said()} for one in expected],
+        "compared": as_data(compared),
+        "documents": documents_data(corpus, max_rows),
+        "models": models_data(trained),
     }
     rows = sample.rows
     data = _as_json(shared | sample.columns(rows))
-    while len(data) > most_bytes:
+    while len(data) > most_bytes and rows:
         rows = int(rows * min(0.95, most_bytes / len(data)))
         data = _as_json(shared | sample.columns(rows))
     page = render(corpus.view.name, data)

@@ -438,6 +438,115 @@ function drawSources() {
   }));
 }
 
+// Sections of the static report
+const MARKS = {good: "✓", look: "!", bad: "✗", plain: "–"};
+function coded(tag, cls, text) { // what is between backticks is code
+  const one = el(tag, cls);
+  text.split("`").forEach((part, k) => one.append(k % 2 ? el("code", "", part) : part));
+  return one;
+}
+function tableOf({head, rows, text}) {
+  const box = el("div", "scroll"), table = el("table"), line = el("tr");
+  line.append(...head.map((name, k) => el("th", k < text ? "" : "n", name)));
+  table.append(line, ...rows.map(cells => {
+    const row = el("tr");
+    row.append(...cells.map((cell, k) => k < text ? said("td", "t", cell) : el("td", "n", cell)));
+    return row;
+  }));
+  box.append(table);
+  return box;
+}
+function drawSection(box, section, extra) {
+  box.hidden = !section;
+  if (!section) return;
+  box.append(el("h2", "", section.title), coded("p", "lead", section.lead));
+  let waits = extra;
+  for (const block of section.blocks) {
+    if (block.kind === "note") {
+      const note = el("p", `note ${block.level}`);
+      note.append(el("b", "", MARKS[block.level]), coded("span", "", block.text));
+      box.append(note);
+      continue;
+    }
+    if (block.title) box.append(el("h3", "", block.title));
+    box.append(tableOf(block));
+    if (waits) { box.append(waits); waits = null; } // below the first table
+  }
+}
+
+// Losses of the models by step; logarithmic if they differ by more than a factor of 30
+function curvesOf({name, series}) {
+  const box = el("figure"), canvas = el("canvas"), note = el("figcaption"), pad = {left: 44, right: 8, top: 8, bottom: 20};
+  const steps = extent(series.flatMap(one => one.steps)), losses = extent(series.flatMap(one => one.losses));
+  const log = losses.low > 0 && losses.high > 30 * losses.low, to = log ? Math.log : one => one;
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `loss by step: ${series.map(one => one.name).join(" and ")}`);
+  box.append(said("h3", "", name), canvas, note);
+  const share = (value, {low, high}, by) => high > low ? (by(value) - by(low)) / (by(high) - by(low)) : .5;
+  function say(of) {
+    note.replaceChildren(...series.map((one, k) => {
+      const at = of === null ? one.steps.length - 1 : nearest(one.steps, of);
+      return el("span", one.name, `${one.name} ${decimal(one.losses[at])} at step ${spaced(one.steps[at])}`);
+    }), ...(log ? [el("span", "", "logarithmic")] : []));
+  }
+  function nearest(values, wanted) {
+    let best = 0;
+    values.forEach((one, k) => { if (Math.abs(one - wanted) < Math.abs(values[best] - wanted)) best = k; });
+    return best;
+  }
+  canvas.addEventListener("pointermove", event => {
+    const part = (place(event, canvas)[0] - pad.left) / Math.max(1, canvas.clientWidth - pad.left - pad.right);
+    say(steps.low + Math.max(0, Math.min(1, part)) * (steps.high - steps.low));
+  });
+  canvas.addEventListener("pointerleave", () => say(null));
+  function draw() {
+    const [pen, width, height] = fit(canvas), wide = width - pad.left - pad.right, high = height - pad.top - pad.bottom;
+    const x = one => pad.left + share(one, steps, value => value) * wide, y = one => pad.top + (1 - share(one, losses, to)) * high;
+    pen.font = `11px ${style("--sans")}`;
+    pen.fillStyle = style("--muted");
+    pen.strokeStyle = style("--rule");
+    pen.textAlign = "right";
+    for (let k = 0; k <= 4; k++) {
+      const level = to(losses.low) + (to(losses.high) - to(losses.low)) * k / 4, value = log ? Math.exp(level) : level;
+      pen.beginPath(); pen.moveTo(pad.left, y(value)); pen.lineTo(width - pad.right, y(value)); pen.stroke();
+      pen.fillText(decimal(value), pad.left - 6, y(value) + 4);
+      if (losses.high === losses.low) break;
+    }
+    pen.textAlign = "left";
+    pen.fillText(spaced(steps.low), pad.left, height - 5);
+    pen.textAlign = "right";
+    pen.fillText(`step ${spaced(steps.high)}`, width - pad.right, height - 5);
+    for (const one of series) {
+      pen.strokeStyle = pen.fillStyle = style(one.name === "training" ? "--blue" : "--orange");
+      pen.lineWidth = 1.6;
+      pen.beginPath();
+      one.steps.forEach((step, k) => pen.lineTo(x(step), y(one.losses[k])));
+      pen.stroke();
+      if (one.steps.length <= 30) one.steps.forEach((step, k) => { pen.beginPath(); pen.arc(x(step), y(one.losses[k]), 2.6, 0, 7); pen.fill(); });
+    }
+  }
+  say(null);
+  return {box, draw};
+}
+const curves = data.models ? data.models.curves.map(curvesOf) : [];
+const drawCurves = () => curves.forEach(one => one.draw());
+
+function drawDocuments() {
+  const {count, whole, quartiles, most, bins} = data.documents, tallest = Math.max(1, ...bins.map(one => one[2]));
+  $("documents-section").hidden = !count;
+  if (!count) return;
+  const [low, middle, high] = quartiles.map(decimal);
+  $("documents-lead").textContent = (whole ? `Of ${count === 1 ? "the one document" : `all ${counted(count, "document")}`}`
+    : `Of the ${counted(count, "document")} of the ${spaced(data.read)} sentences that were read`) +
+    `, not of the sample. Quartiles: ${low}, ${middle} and ${high} sentences; at most ${spaced(most)}.`;
+  $("documents").append(...bins.map(([first, last, found]) => {
+    const line = el("div", "pick"), bar = el("i");
+    bar.style.width = `${100 * found / tallest}%`;
+    line.append(bar, el("span", "", first === last ? spaced(first) : `${spaced(first)} – ${spaced(last)}`), el("span", "n", spaced(found)));
+    return line;
+  }));
+}
+
 // All charts after a change
 let waiting = false;
 function update() {
@@ -505,10 +614,16 @@ function begin() {
   });
   map.addEventListener("pointercancel", () => { mapDrag = null; });
   map.addEventListener("pointerleave", () => { tip.hidden = true; });
-  addEventListener("resize", () => { if (mapRange) chooseOnMap(null); legend(); draw(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { legend(); draw(); });
+  addEventListener("resize", () => { if (mapRange) chooseOnMap(null); legend(); draw(); drawCurves(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { legend(); draw(); drawCurves(); });
   $("foot").textContent = "This file needs nothing but itself. It quotes sentences of the corpus.";
   drawSources();
+  drawDocuments();
+  drawSection($("compared-section"), data.compared);
+  const plots = el("div", "plots");
+  plots.append(...curves.map(one => one.box));
+  drawSection($("models-section"), data.models, curves.length ? plots : null);
+  drawCurves();
   $("colour").parentElement.hidden = !colouring;
   legend();
   update();

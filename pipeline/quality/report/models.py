@@ -65,8 +65,13 @@ class TrainedModels:
 NO_MODELS = TrainedModels()
 
 
-def models(found: TrainedModels) -> Section | None:
-    """Show the trainings of a corpus; None where there are none."""
+def drawn(found: TrainedModels) -> list[TrainedModel]:
+    """Return the trainings whose losses are plotted."""
+    return [one for one in found.trainings if one.drawable][:DRAWN]
+
+
+def models(found: TrainedModels, *, plotted: bool = True) -> Section | None:
+    """Show the trainings of a corpus; None where there are none. `plotted`: with plots of their losses."""
     if not found.trainings and not found.wrong:
         return None
     cells: list[list[Cell]] = [[one.name, one.state, one.loss, one.validation_loss] for one in found.trainings[:MOST]]
@@ -77,10 +82,11 @@ def models(found: TrainedModels) -> Section | None:
         blocks.append(Table(head, cells, text=2))
     if len(found.trainings) > MOST:
         blocks.append(Note(f"{number(len(found.trainings) - MOST)} trainings more are left out.", "plain"))
-    drawable = [one for one in found.trainings if one.drawable]
-    blocks += [Figure(_curves(place, one), visible(one.name)) for place, one in enumerate(drawable[:DRAWN])]
-    if len(drawable) > DRAWN:
-        blocks.append(Note(f"Curves are of the first {DRAWN} of {number(len(drawable))} trainings.", "plain"))
+    if plotted:
+        blocks += [Figure(_curves(place, one), visible(one.name)) for place, one in enumerate(drawn(found))]
+    curves = sum(one.drawable for one in found.trainings)
+    if curves > DRAWN:
+        blocks.append(Note(f"Curves are of the first {DRAWN} of {number(curves)} trainings.", "plain"))
     blocks += found.evaluations[:MOST_TABLES]
     if len(found.evaluations) > MOST_TABLES:
         left = number(len(found.evaluations) - MOST_TABLES)
@@ -96,5 +102,5 @@ def models(found: TrainedModels) -> Section | None:
 
 def _curves(place: int, one: TrainedModel) -> str:
     series = {"training": one.training, "validation": one.validation}
-    drawn = {name: (curve.steps, curve.losses) for name, curve in series.items() if curve.steps}
-    return plots.losses(f"model-{place}", drawn)
+    there = {name: (curve.steps, curve.losses) for name, curve in series.items() if curve.steps}
+    return plots.losses(f"model-{place}", there)

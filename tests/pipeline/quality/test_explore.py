@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.quality.explore import places as maps
 from pipeline.quality.explore import policy, write_explorer
 from pipeline.quality.explore.places import LEAST_PACMAP, MAP, placed, principal_components
 from pipeline.quality.explore.sample import CAUSES, read_sample
+from pipeline.quality.explore.sections import documents_data
 from tests.conftest import sample_documents, write_config, write_jsonl
 from tests.support.chromium import Page, chromium
 from tests.support.cli import pipeline
@@ -78,6 +80,19 @@ def test_data_are_those_of_the_corpus(corpus: Corpus, file: Path) -> None:
     assert holds == {"documents": True, "duplicate_sentences": False, "autobleu_mean_by_source": True}
     assert sum(row[1] for row in data["sources"]["rows"]) == len(table)
     assert data["sources"]["head"][:2] == ["tokens mean", "autobleu mean"]
+
+
+def test_sentences_per_document(corpus: Corpus, file: Path) -> None:
+    found = data_of(file.read_text("utf-8"))["documents"]
+    counts = sorted(Counter(corpus.table("doc_id")["doc_id"].to_pylist()).values())
+    assert found["whole"] and found["count"] == len(counts) and found["most"] == counts[-1]
+    assert found["quartiles"] == np.quantile(counts, (0.25, 0.5, 0.75)).tolist()
+    assert [sum(low <= one <= high for one in counts) for low, high, _ in found["bins"]] == [
+        n for *_, n in found["bins"]
+    ]
+    assert sum(many for *_, many in found["bins"]) == len(counts) and found["bins"][0][0] <= counts[0]
+    part = documents_data(corpus, 1)
+    assert not part["whole"] and part["count"] < len(counts)
 
 
 def test_samples_nest_and_fit_their_limit(corpus: Corpus, tmp_path: Path) -> None:

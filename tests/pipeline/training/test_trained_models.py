@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from pipeline.quality.report import write_report
 from pipeline.run.report_stamp import report_is_current
 from pipeline.run.trained_models import POINTS, trained_models
 from pipeline.storage.store import Store
+from tests.pipeline.quality.test_explore import data_of
+from tests.support.chromium import chromium
 from tests.support.cli import pipeline, said
 from tests.support.hostile import EVIL
 from tests.support.trainings import folder, trained
@@ -80,37 +84,76 @@ def test_a_run_writes_the_report_again_once_a_model_is_finished_or_evaluated(cor
     assert pipeline("run", corpus, *change).returncode == 0 and page.read_bytes() == before
 
 
-def test_damage_and_hostile_names_are_told_and_end_nothing(corpus: Path) -> None:
-    out = corpus.parent / "out"
-    for name in (EVIL_NAME, "no-log", "no-record", "no-table"):
+@pytest.fixture
+def damaged(corpus: Path) -> Iterator[Path]:
+    """The folder of the corpus, while it also has a training of a hostile name and log, and three damaged ones."""
+    out, names = corpus.parent / "out", (EVIL_NAME, "no-log", "no-record", "no-table")
+    for name in names:
         shutil.copytree(folder(corpus, "first"), out / "train" / name)
-    try:
-        (out / "train/no-log/metrics.jsonl").write_bytes(b'{"kind": "train", "step": 1, "loss": 2.0}\n{"kind": "tra\n')
-        (out / "train/no-record/run.json").unlink()
-        (out / "train/no-table/evaluation/validation.json").write_bytes(b'{"models": 7}')
-        (out / "train/no-table/run.json").write_bytes(b"[]")
-        figures = {"l2": {"mean": "x", "error": None}, "ca": {"mean": 10**400, "error": 0.01}, EVIL: 1, "nll": 3}
-        table = {"said": EVIL, "models": {EVIL: {"steps": 3, "metrics": figures}}}
-        (out / "train" / EVIL_NAME / "evaluation/test.json").write_text(json.dumps(table))
-        lines = [
-            {"kind": "train", "step": 10**step if step == 400 else step, "loss": 9.0 / (step + 1)}
-            for step in range(LONG)
-        ]
-        (out / "train" / EVIL_NAME / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-        page = page_of(corpus)
-        section = models_of(page)
-        assert section.count("<tr><td") >= 5 + 4 and "trained, 6 steps" in section
-        assert "no-log: line 2 of train/no-log/metrics.jsonl" in section
-        assert "no-record: its run.json is missing" in section and str(out) not in section
-        assert "no-table: train/no-table/run.json" in section and "train/no-table/evaluation/validation.json" in section
-        assert "&lt;script&gt;window.hacked" in section and "\\u202egnp.exe" in section
-        assert "<script" not in page and "<img" not in page and "\u202e" not in page and "nan" not in section.lower()
-        curve = trained_models(Store(str(out))).trainings[0].training
-        assert len(curve.steps) == len(curve.losses) == POINTS and curve.steps == sorted(curve.steps)
-        assert len(section) < 300_000
-    finally:
-        for name in (EVIL_NAME, "no-log", "no-record", "no-table"):
-            shutil.rmtree(out / "train" / name)
+    (out / "train/no-log/metrics.jsonl").write_bytes(b'{"kind": "train", "step": 1, "loss": 2.0}\n{"kind": "tra\n')
+    (out / "train/no-record/run.json").unlink()
+    (out / "train/no-table/evaluation/validation.json").write_bytes(b'{"models": 7}')
+    (out / "train/no-table/run.json").write_bytes(b"[]")
+    figures = {"l2": {"mean": "x", "error": None}, "ca": {"mean": 10**400, "error": 0.01}, EVIL: 1, "nll": 3}
+    table = {"said": EVIL, "models": {EVIL: {"steps": 3, "metrics": figures}}}
+    (out / "train" / EVIL_NAME / "evaluation/test.json").write_text(json.dumps(table))
+    steps = [10**400 if step == 400 else step for step in range(LONG)]
+    lines = [{"kind": "train", "step": step, "loss": 9.0 / (place + 1)} for place, step in enumerate(steps)]
+    (out / "train" / EVIL_NAME / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    yield out
+    for name in names:
+        shutil.rmtree(out / "train" / name)
+
+
+def test_damage_and_hostile_names_are_told_and_end_nothing(corpus: Path, damaged: Path) -> None:
+    page = page_of(corpus)
+    section = models_of(page)
+    assert section.count("<tr><td") >= 5 + 4 and "trained, 6 steps" in section
+    assert "no-log: line 2 of train/no-log/metrics.jsonl" in section
+    assert "no-record: its run.json is missing" in section and str(damaged) not in section
+    assert "no-table: train/no-table/run.json" in section and "train/no-table/evaluation/validation.json" in section
+    assert "&lt;script&gt;window.hacked" in section and "\\u202egnp.exe" in section
+    assert "<script" not in page and "<img" not in page and "\u202e" not in page and "nan" not in section.lower()
+    curve = trained_models(Store(str(damaged))).trainings[0].training
+    assert len(curve.steps) == len(curve.losses) == POINTS and curve.steps == sorted(curve.steps)
+    assert len(section) < 300_000
+
+
+def explored(out: Path) -> tuple[Path, dict[str, Any]]:
+    """The interactive page, compared with the same corpus, and its data."""
+    done = pipeline("report", out, "--interactive", "--compare", out)
+    assert done.returncode == 0, done
+    file = out / "report/interactive.html"
+    return file, data_of(file.read_text("utf-8"))
+
+
+def test_the_interactive_page_has_the_same(damaged: Path) -> None:
+    _, data = explored(damaged)
+    found = trained_models(Store(str(damaged)))
+    assert [one["name"] for one in data["models"]["curves"]] == [one.name for one in found.trainings if one.drawable]
+    assert [one["name"] for one in data["models"]["curves"][1]["series"]] == ["training", "validation"]
+    tables = [one for one in data["models"]["blocks"] if one["kind"] == "table"]
+    assert [one["title"] for one in tables] == ["", *(table.title for table in found.evaluations)]
+    assert data["compared"]["title"] == "Comparison"
+
+
+@pytest.mark.slow  # a browser starts
+def test_models_and_comparison_in_a_browser(damaged: Path) -> None:
+    file, data = explored(damaged)
+    with chromium() as browser:
+        page = browser.page()
+        for width, height in ((1280, 900), (400, 800)):
+            page.look(width, height, dark=width < 500)
+            page.open(file)
+            text = page.js("document.getElementById('models-section').textContent")
+            assert "<script>window.hacked=1" in text and "line 2 of train/no-log/metrics.jsonl" in text and "±" in text
+            canvases = page.js("document.querySelectorAll('#models-section canvas').length")
+            assert canvases == len(data["models"]["curves"])
+            assert "at step 6" in page.js("document.querySelectorAll('#models-section figcaption')[1].textContent")
+            assert "Measures" in page.js("document.getElementById('compared-section').textContent")
+            assert page.js("document.documentElement.scrollWidth <= innerWidth")
+            assert page.js("typeof window.hacked") == "undefined"
+            assert page.messages == [] and set(page.requests) == {file.resolve().as_uri()}
 
 
 def test_without_trainings_there_is_no_section(made_corpus: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pipeline.config.report import MEASURES
 from pipeline.quality.report.compared import compare_corpora, run_of
 from pipeline.quality.report.page import Note, Section, Table
 from tests.conftest import sample_documents, write_config, write_jsonl
+from tests.pipeline.quality.test_explore import data_of
 from tests.support.cli import pipeline
 
 ODD = "<b>name</b>"
@@ -70,6 +71,12 @@ def test_another_corpus_by_the_command(folder: Path, tmp_path: Path) -> None:
     done = pipeline("report", one, "--compare", two, "--to", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8")
     assert done.returncode == 0 and 'id="compared"' in page and ODD not in page and "&lt;b&gt;name" in page
+    done = pipeline("report", one, "--interactive", "--compare", two, "--to", tmp_path / "explore.html")
+    page = (tmp_path / "explore.html").read_text("utf-8")
+    assert done.returncode == 0 and ODD not in page and "\\u003cb>name" in page
+    shown = {block["title"]: block for block in data_of(page)["compared"]["blocks"] if block["kind"] == "table"}
+    assert list(shown) == ["Measures", "By language", "Settings that differ"]
+    assert ["documents", "documents that were kept", "6", "3", "+3"] in shown["Measures"]["rows"]
 
 
 def test_what_is_not_there(folder: Path) -> None:
@@ -78,5 +85,3 @@ def test_what_is_not_there(folder: Path) -> None:
         compare_corpora(corpus, "20", 10**9)
     with pytest.raises(CorpusError, match=r"nonsense is not a corpus .*; runs of .* are: "):
         compare_corpora(corpus, "nonsense", 10**9)
-    done = pipeline("report", corpus.url, "--interactive", "--compare", corpus.url)
-    assert done.returncode == 2 and "leave out --interactive" in done.stderr
