@@ -154,12 +154,17 @@ def _end_of_start_is_told() -> Iterator[None]:
     over, stderr = threading.Event(), os.dup(2)
 
     def watch() -> None:
+        def there() -> set[str]:
+            return {name for _, name in _vital_processes() if name in FIRST}
+
         before: set[str] = set()
         while not over.wait(LOOKS):
-            now = {name for _, name in _vital_processes() if name in FIRST}
-            if (ended := before - now) and not over.wait(FAILS_WITHIN) and not is_asked_to_stop():
-                os.write(stderr, ENDED.format(name=min(ended)).encode())
-                return
+            now = there()
+            if before - now and not over.wait(FAILS_WITHIN) and not is_asked_to_stop():
+                now |= there()  # a busy machine may not have shown one of them for a moment
+                if ended := before - now:
+                    os.write(stderr, ENDED.format(name=min(ended)).encode())
+                    return
             before = now
 
     thread = threading.Thread(target=watch, daemon=True)

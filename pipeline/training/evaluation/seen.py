@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError, StorageError
 from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
 from pipeline.corpus.part_reader import opened_data_file
@@ -111,7 +111,9 @@ def seen_by(sources: Iterable[Source], index: Index, held: HeldOut) -> tuple[set
             try:
                 with opened_data_file(store, path) as opened:
                     table = opened.read(COLUMNS)
-            except (OSError, PipelineError):
+            except StorageError:  # nothing is known of the file
+                raise
+            except CorpusError:
                 is_known = False
                 continue
             table = table.filter(pc.and_(pc.is_in(table["text_hash"], hashes), pc.equal(table["split"], "train")))
