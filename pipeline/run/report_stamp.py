@@ -37,9 +37,10 @@ def evaluations(store: Store, run: str) -> list[str]:
 
 def report_is_current(store: Store) -> bool:
     """Return whether there is a report, made with the models that are finished and evaluated."""
-    if not store.exists(REPORT):
+    try:
+        found = _STAMP.search(store.read_range(REPORT, 0, HEAD))
+    except PipelineError:  # there is none, or this user may not read it
         return False
-    found = _STAMP.search(store.read_range(REPORT, 0, HEAD))
     try:
         return (found[1].decode() if found else "") == stamp_of(store)
     except PipelineError:  # of the files of one training, which its own commands tell
