@@ -42,6 +42,7 @@ def fill_up(monkeypatch: pytest.MonkeyPatch, network: type[nn.Module], method: s
     monkeypatch.setattr(network, method, refusing)
 
 
+@pytest.mark.slow
 def test_the_same_corpus_with_smaller_batches(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -38,7 +38,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 @pytest.fixture(
-    scope="module", params=[256, *(pytest.param(one, marks=pytest.mark.slow) for one in (512, "sonar-tiny"))]
+    scope="module", params=[128, *(pytest.param(one, marks=pytest.mark.slow) for one in (256, 512, "sonar-tiny"))]
 )
 def networks(request: pytest.FixtureRequest, dtype: torch.dtype) -> tuple[SonarTextEncoder, SonarTextDecoder]:
     if request.param == "sonar-tiny":

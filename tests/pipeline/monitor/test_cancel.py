@@ -106,17 +106,17 @@ def test_a_run_that_is_cancelled_while_ray_starts_says_so(make_config: MakeConfi
 
 
 def test_a_run_of_another_machine_is_asked_and_given_up_when_it_is_silent(make_config: MakeConfig) -> None:
-    path = make_config(launcher={"kind": "inline", "lease_seconds": 3})
+    path = make_config(launcher={"kind": "inline", "lease_seconds": 2})
     store, run, _ = order_phase(path)
     who = holder_info(launcher="inline", host="elsewhere", run=run)
-    lease = take_lock(store, 3, who)
+    lease = take_lock(store, 2, who)
     set_holder(lease, who)
     over = threading.Event()
 
     def beats() -> None:  # for a while, as a process does that hears of it late
         for _ in range(8):
             lease.beat()
-            over.wait(0.5)
+            over.wait(0.25)
 
     thread = threading.Thread(target=beats)
     thread.start()
@@ -125,7 +125,7 @@ def test_a_run_of_another_machine_is_asked_and_given_up_when_it_is_silent(make_c
     over.set()
     thread.join()
     assert shown.returncode == 0 and "elsewhere" in shown.stdout, shown
-    assert time.monotonic() - started > 3 and store.exists(f"{run}/{CANCEL}")
+    assert time.monotonic() - started > 2 and store.exists(f"{run}/{CANCEL}")
     assert summary(store, run)["interrupted"]
     goes_on(path)
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.planning.sentence_counts import COUNTED, SentenceCounter
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
-from tests.conftest import ROOT, sample_documents
+from tests.conftest import sample_documents
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,6 @@ def test_the_beginning_of_a_long_text_stands_for_all_of_it() -> None:
 
 def texts_of(kind: str) -> list[str]:
     prose = [str(one["text"]) for one in sample_documents("austen-eng", 6)]
-    if kind == "code":
-        return [one.read_text() for one in sorted((ROOT / "pipeline/planning").glob("*.py"))[:6]]
     if kind == "wrapped":
         return ["\n\n".join(textwrap.fill(one, 70) for one in re.split(r"\n\s*\n", text)) for text in prose]
     if kind == "without marks":
@@ -55,8 +53,17 @@ def texts_of(kind: str) -> list[str]:
     return prose
 
 
-@pytest.mark.parametrize("method", ["spacy", "spacy-capped", "sat", "sat-capped"])
-@pytest.mark.parametrize("kind", ["prose", "wrapped", "code", "without marks", "lists"])
+FAST = {("prose", "spacy-capped"), ("wrapped", "sat-capped"), ("lists", "sat")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        pytest.param(kind, method, marks=() if (kind, method) in FAST else pytest.mark.slow)
+        for kind in ("prose", "wrapped", "without marks", "lists")
+        for method in ("spacy", "spacy-capped", "sat", "sat-capped")
+    ],
+)
 def test_what_comes_is_within_what_is_stated(kind: str, method: str) -> None:
     """Ends of lines were counted as ends of sentences: more than twice as many as come of what is wrapped."""
     settings = SegmentSettings(**{"method": method, "max_tokens": None})

@@ -77,6 +77,7 @@ def test_texts_of_the_validation_that_a_mix_trains_on_are_counted(corpus: Path, 
     assert "of the split validation" not in said
 
 
+@pytest.mark.slow
 def test_gc_keeps_what_trainings_need(tmp_path: Path) -> None:
     """Also the index of a corpus that another one mixes in; and nothing goes while it is not known what they need."""
     own, other = make_corpus(tmp_path / "own"), make_corpus(tmp_path / "other")

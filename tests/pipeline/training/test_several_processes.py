@@ -41,19 +41,12 @@ def harm_share(run: Path) -> None:
     flip(run.parents[1] / marker["folder"] / "00000-0000.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
-        pytest.param(
-            harm_scaler,
-            r"scaler\.safetensors was changed or damaged .*; delete it and run pipeline train",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            harm_log,
-            r"line \d+ of .*metrics\.jsonl is damaged .*; delete it: only the log of that training is lost",
-            marks=pytest.mark.slow,
-        ),
+        (harm_scaler, r"scaler\.safetensors was changed or damaged .*; delete it and run pipeline train"),
+        (harm_log, r"line \d+ of .*metrics\.jsonl is damaged .*; delete it: only the log of that training is lost"),
         (harm_share, r"00000-0000\.safetensors was changed or damaged.*; delete step-00000004\.json beside it"),
     ],
 )

@@ -127,6 +127,7 @@ def explored(out: Path) -> tuple[Path, dict[str, Any]]:
     return file, data_of(file.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_the_interactive_page_has_the_same(damaged: Path) -> None:
     _, data = explored(damaged)
     found = trained_models(Store(str(damaged)))

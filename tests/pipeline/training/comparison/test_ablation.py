@@ -75,6 +75,7 @@ def test_each_selection_is_trained_and_judged_like_all(training_corpus: Path) ->
     assert " ".join(pipeline("ablate", changed).stdout.split()).count("is evaluated already") == 4  # another half
 
 
+@pytest.mark.slow
 def test_documents_that_one_row_learned_from_judge_none(training_corpus: Path) -> None:
     folder = training_corpus.parent
     for name, share in (("wide", 0.6), ("narrow", 0.2)):
