@@ -11,9 +11,9 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install -q --disable-pip-version-check --no-compile -c constraints.txt
 # 24 000 files are compiled in a minute of CPU, for which pip would use one core. Those for other Pythons are left out.
 COMPILE = .venv/bin/python -m compileall -qq -j 0 .venv/lib || true
-# On two cores, further workers fill the waits of two. Slow tests wait more, for SLURM; those of a file share its corpora.
+# On two cores, further workers fill the waits of two. Those of slow tests take a whole file, whose tests share corpora.
 WORKERS ?= 4
-WORKERS_OF_SLOW ?= 6
+WORKERS_OF_SLOW ?= 4
 # Corpora of tests lie in memory where 4 GB are free: on a disk, tests wait for thousands of files to be synced.
 IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -ge 4096 ] && echo /dev/shm)
 PYTEST = OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) .venv/bin/pytest
