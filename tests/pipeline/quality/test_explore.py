@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +265,19 @@ def test_in_a_browser(corpus: Corpus, file: Path) -> None:
             assert page.js(refused) == "TypeError"  # no text becomes markup
 
 
+@contextmanager
+def explored(folder: Path, sections: dict[str, Any]) -> Iterator[Any]:
+    """The interactive report, in a browser, of the corpus of what lies in a folder."""
+    assert pipeline("run", write_config(folder, **sections)).returncode == 0
+    file = folder / "page.html"
+    write_explorer(Corpus(str(folder / "out")), str(file), 10**9)
+    with chromium() as browser:
+        page = browser.page()
+        page.look(1280, 900)
+        page.open(file)
+        yield page
+
+
 @pytest.mark.slow  # a browser starts
 @pytest.mark.parametrize("sections", [{}, {"encode": None, "autobleu": None}])
 def test_equal_sentences_in_a_browser(tmp_path: Path, sections: dict[str, Any]) -> None:
@@ -270,13 +285,7 @@ def test_equal_sentences_in_a_browser(tmp_path: Path, sections: dict[str, Any]) 
     write_jsonl(
         tmp_path / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": "Thanks a lot.\n\n" * 9}]
     )
-    assert pipeline("run", write_config(tmp_path, **sections)).returncode == 0
-    file = tmp_path / "page.html"
-    write_explorer(Corpus(str(tmp_path / "out")), str(file), 10**9)
-    with chromium() as browser:
-        page = browser.page()
-        page.look(1280, 900)
-        page.open(file)
+    with explored(tmp_path, sections) as page:
         assert page.messages == [] and shown(page) == 9
         assert page.js("document.querySelectorAll('#rows li').length") == 9
         assert page.js("document.getElementById('map-section').hidden")
@@ -289,13 +298,7 @@ def test_the_cell_of_the_longest_sentences_in_a_browser(tmp_path: Path) -> None:
     text = "\n\n".join(["word " * count + "end." for count in (2, 7, 60, 70)])
     write_jsonl(tmp_path / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": text}])
     sections: dict[str, Any] = {"segment": {"method": "spacy"}, "autobleu": {"sample": 1.0}}
-    assert pipeline("run", write_config(tmp_path, **sections)).returncode == 0
-    file = tmp_path / "page.html"
-    write_explorer(Corpus(str(tmp_path / "out")), str(file), 10**9)
-    with chromium() as browser:
-        page = browser.page()
-        page.look(1280, 900)
-        page.open(file)
+    with explored(tmp_path, sections) as page:
         page.js("[...document.querySelectorAll('#heat button')].at(-1).click()")
         page.settle()
         assert shown(page) == 2 and page.js("document.querySelector('.chip').textContent") == "characters: 201 – 354 ×"

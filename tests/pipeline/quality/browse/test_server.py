@@ -61,16 +61,18 @@ class Served:
         """Ask for a path below the token, or from the root if it begins with /."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         query = f"?{urlencode(asked)}" if asked else ""
-        connection.request(
-            method, f"{path if path.startswith('/') else f'/{self.token}/{path}'}{query}", headers=headers or {}
-        )
+        place = path if path.startswith("/") else f"/{self.token}/{path}"
+        connection.request(method, place + query, headers=headers or {})
         return connection.getresponse()
 
     def ask(self, path: str, **asked: object) -> dict[str, Any]:
-        """The last line of an answer."""
-        response = self.get(path, **asked)
-        found: dict[str, Any] = json.loads(response.read().decode().splitlines()[-1])
-        return found
+        return answer_of(self.get(path, **asked))
+
+
+def answer_of(response: http.client.HTTPResponse) -> dict[str, Any]:
+    """The last line of a response; those before it say how far the search is."""
+    found: dict[str, Any] = json.loads(response.read().splitlines()[-1])
+    return found
 
 
 @contextmanager
@@ -195,10 +197,8 @@ def test_hostile_text_stays_text(server: Served, hostile: Corpus) -> None:
     assert answer.getheader("content-type") == "application/x-ndjson"
     body = answer.read().decode()
     assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", body)
-    rows = json.loads(body.splitlines()[-1])["done"]["rows"]  # lines before it tell of progress
-    assert rows and all(
-        "</script>" in one["values"]["doc_id"] and "\\u202egnp" in one["values"]["title"] for one in rows
-    )
+    rows = [one["values"] for one in json.loads(body.splitlines()[-1])["done"]["rows"]]
+    assert rows and all("</script>" in one["doc_id"] and "\\u202egnp" in one["title"] for one in rows)
     download = server.get("download", format="csv", columns="text\tdoc_id")
     disposition = download.getheader("content-disposition") or ""
     assert re.fullmatch(r'attachment; filename="[\w-]{1,80}\.csv"', disposition), disposition
@@ -231,8 +231,7 @@ def test_damage_is_told_and_an_early_end_is_seen(
         (source,) = (Path(hostile.url) / another).rglob(f"{one}.*")
         damaged.write_bytes(source.read_bytes())
     with in_a_thread(corpus) as get:
-        *_, answer = get(f"nearest?part={one}&row=0").read().splitlines()  # the others say how far it is
-        assert "is damaged: it has no embedding" in json.loads(answer)["error"]
+        assert "is damaged: it has no embedding" in answer_of(get(f"nearest?part={one}&row=0"))["error"]
         with pytest.raises(http.client.IncompleteRead):
             get("download?format=csv").read()
     told = capfd.readouterr().err
@@ -249,7 +248,7 @@ def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:
     with in_a_thread(Corpus(str(tmp_path / "out"))) as get:
 
         def seen() -> tuple[int, list[str]]:
-            answer = json.loads(get("rows").read().splitlines()[-1])["done"]
+            answer = answer_of(get("rows"))["done"]
             shown = ["".join(piece[1] for piece in row["text"]) for row in answer["rows"]]
             assert [json.loads(line)["text"] for line in get("download?format=jsonl").read().splitlines()] == shown
             return answer["opened"], shown
@@ -257,7 +256,7 @@ def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:
         assert seen() == (0, texts)
         assert pipeline("purge", tmp_path / "out", "--ids", tmp_path / "ids").returncode == 0
         assert seen() == (1, texts[:1])
-        part = json.loads(get("rows").read().splitlines()[-1])["done"]["rows"][0]["part"]
+        part = answer_of(get("rows"))["done"]["rows"][0]["part"]
         assert pipeline("run", config).returncode == 0
         summary = max((tmp_path / "out/runs").glob("*/summary.json"))
         summary.rename(tmp_path / "later")  # as while the run has erased files and has not ended
@@ -265,9 +264,7 @@ def test_what_is_purged_while_the_page_is_open(tmp_path: Path) -> None:
         (tmp_path / "later").rename(summary)
         opened, shown = seen()
         assert opened > 2 and shown == texts[:1]
-        old, new = (
-            json.loads(get(f"row?part={part}&row=0&opened={one}").read().splitlines()[-1]) for one in (1, opened)
-        )
+        old, new = (answer_of(get(f"row?part={part}&row=0&opened={one}")) for one in (1, opened))
         assert "has changed since this page was made; reload" in old["error"] and new["done"]["opened"] == opened
 
 
