@@ -77,7 +77,7 @@ def json_for_output(value: Any, indent: int = 1) -> str:
 
 
 def write_out(text: str) -> None:
-    """Write a text for scripts to standard output, in UTF-8 if that is said to take ASCII only."""
+    """Write a text for scripts to standard output, in UTF-8 where the encoding of that is said to be ASCII."""
     import typer  # which other processes than the command line do without
 
     try:
@@ -87,7 +87,7 @@ def write_out(text: str) -> None:
 
 
 def end_without_reader() -> NoReturn:
-    """End as programs do whose output nobody reads any more, as behind `| head`; nothing is written at exit then."""
+    """End as a program does whose reader has gone, such as `head` in `pipeline inspect | head`; write nothing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(READER_LEFT)
 

@@ -63,7 +63,7 @@ def told_if_damaged(store: Store, path: str) -> Iterator[None]:
 
 @contextmanager
 def opened_data_file(store: Store, path: str) -> Iterator[pq.ParquetFile]:
-    """Open a data file; its pages are compared with their checksums, which those of early versions have not.
+    """Open a data file. Its pages are compared with their checksums, which files of early versions lack.
 
     Args:
         store: the corpus.

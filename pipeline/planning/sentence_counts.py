@@ -34,14 +34,14 @@ _INSIDE = re.compile(r"[,;:()–—،؛、，；：]")
 
 
 class SentenceCount(NamedTuple):
-    """About how many sentences a text has; `doubtful`: how many of them are a guess."""
+    """The estimated number of sentences of a text, and how many of them are a guess (`doubtful`)."""
 
     sentences: int
     doubtful: int
 
 
 class SentenceCounter:
-    """Counts the sentences of texts as the section `segment` makes them, about."""
+    """Estimates how many sentences the section `segment` makes of texts."""
 
     def __init__(self, settings: SegmentSettings) -> None:
         self._settings = settings
@@ -68,7 +68,7 @@ class SentenceCounter:
         return SentenceCount(self._merged(found, characters), max(0, doubtful))
 
     def sentences(self, text: str, lang: str) -> int:
-        """Estimate the sentences of a text, without what is doubtful of them."""
+        """Estimate the number of sentences of a text; how doubtful it is, is left out."""
         return self(text, lang).sentences
 
     def _by_sat(self, text: str, lang: str) -> bool:
@@ -97,7 +97,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _goes_on(text: str, end: re.Match[str]) -> bool:
-    """Return whether a sentence goes on behind a mark: “Why?” she said; Mr. Smith; J. Smith."""
+    """Return whether a sentence goes on after a mark: “Why?” she said; Mr. Smith; J. Smith."""
     if end[0][0] in marks.FINAL or _BLANK_LINE.search(end[0]):
         return False
     if (end[0][0] == "." or end[0][1] in marks.CLOSERS) and text[end.end() : end.end() + 1].islower():

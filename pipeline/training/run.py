@@ -119,7 +119,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False, spread: Spre
         console.print(f"stopped at step {now.steps} of {now.of}, which is saved", highlight=False)
         raise KeyboardInterrupt
     print_plain(console, f"{learned(store, run)}: {config.output}/{run}")
-    if asked:  # during the last step or behind it; what else the command would do is left for the next time
+    if asked:  # during the last step or after it: what else the command would do is left for the next time
         raise KeyboardInterrupt
 
 

@@ -80,7 +80,7 @@ def work(console: Console, url: str, run: str, patience: float | None = None) ->
         patience: seconds to wait for a store that is away; None for those that this process waits anyway.
 
     Returns:
-        Whether a signal asked this process to stop, also if that was during the last step or behind it.
+        Whether a signal asked this process to stop, also if that was during the last step or after it.
     """
     if patience is not None:
         be_patient(patience, from_start=True)
