@@ -87,7 +87,7 @@ def write_out(text: str) -> None:
 
 
 def end_without_reader() -> NoReturn:
-    """End as a program does whose reader has gone, such as `head` in `pipeline inspect | head`; write nothing at exit."""
+    """End as a program does whose reader has gone, as in `pipeline inspect | head`; write nothing at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(READER_LEFT)
 
