@@ -50,7 +50,10 @@ def further_work(plan: Plan, options: RunOptions) -> list[FurtherWork]:
     if ends_with_training(plan.config, options):
         found.append(_training(store, plan))
     if plan.config.report is not None:
-        whole = plan.nothing_to_do and newest_is(store, plan.view, plan.config) and report_is_current(store)
+        trains = any(one.left for one in found if one.subject == "train") and plan.config.launcher.kind != "slurm"
+        whole = (
+            not trains and plan.nothing_to_do and newest_is(store, plan.view, plan.config) and report_is_current(store)
+        )
         found.append(FurtherWork("report", f"{REPORT} is up to date" if whole else f"{REPORT} is written", not whole))
     digest = view_digest(plan.view) if plan.nothing_to_do else ""
     exports = exports_of(store)

@@ -29,11 +29,15 @@ def check_strict(config: RunConfig, whole: bool) -> None:
         raise ConfigError("--strict checks a whole corpus; leave out --only and --until")
 
 
+def newest_expectations(store: Store) -> list[Expectation]:
+    """Return what the newest run found of `report.expect`; nothing if it has not ended."""
+    summary = read_summary(store, newest_run(store))
+    return of_summary((summary.model_extra or {}).get(EXPECTATIONS)) if summary else []
+
+
 def raise_if_unexpected(store: Store) -> None:
     """Raise `CorpusError` if something that the newest run's report expects did not hold at its end."""
-    summary = read_summary(store, newest_run(store))
-    failed = failed_expectations(of_summary((summary.model_extra or {}).get(EXPECTATIONS)) if summary else [])
-    if failed:
+    if failed := failed_expectations(newest_expectations(store)):
         raise CorpusError(failed)
 
 

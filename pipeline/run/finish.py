@@ -7,6 +7,7 @@ and the scores of up to 500 000 rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +16,8 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.base.formats import counted, number
 from pipeline.base.messages import print_plain, warn
+from pipeline.config.report import ReportSettings
+from pipeline.config.run_config import RunConfig
 from pipeline.console.activity import announced
 from pipeline.console.tables import show_accounting, show_unfinished
 from pipeline.coordination.leases import Lease
@@ -34,7 +37,7 @@ from pipeline.quality.expectations import Expectation, as_summary
 from pipeline.quality.inspect import show_quality, show_rows, show_scores
 from pipeline.quality.measures import corpus_bleu_of, measure, measure_scores, worst_rows
 from pipeline.run.compare_ids import count_duplicate_ids
-from pipeline.run.expected import checked_expectations
+from pipeline.run.expected import checked_expectations, newest_expectations
 from pipeline.run.report_stamp import report_is_current
 from pipeline.storage.store import Store
 
@@ -69,7 +72,7 @@ def finish(console: Console, plan: Plan, record: RunRecord, failures: list[str],
     except PipelineError as error:
         complete, failures = False, [*failures, f"report.expect: {error}"]
     try:
-        _report(console, plan, expected)
+        _report(console, Corpus(plan.config.output, plan.view), plan.config.report, expected)
     except PipelineError as error:
         if complete:
             raise
@@ -103,7 +106,7 @@ def nothing_to_do(console: Console, plan: Plan, lease: Lease) -> None:
         if not whole:
             raise CorpusError("the corpus is not complete: see above what is wrong")
         if older or not report_is_current(store):
-            _report(console, plan, expected)
+            _report(console, Corpus(plan.config.output, plan.view), plan.config.report, expected)
     except BaseException as error:
         if record:
             close_unfinished(record, error, [])
@@ -193,30 +196,32 @@ def _close_accounting(console: Console, plan: Plan, lease: Lease, worst: int = 0
     return not undone and not (accounting.open_chunks and "segment" in plan.stages) and not accounting.problems
 
 
-def _report(console: Console, plan: Plan, expected: Sequence[Expectation]) -> None:
+def report_again(console: Console, config: RunConfig) -> None:
+    """Write the report of a corpus again, with what the newest run found of `report.expect`, if a model has been
+    finished or evaluated since it was written.
+    """
+    store = Store(config.output)
+    if config.report and not report_is_current(store):
+        _report(console, Corpus(config.output), config.report, newest_expectations(store))
+
+
+def _report(console: Console, corpus: Corpus, settings: ReportSettings | None, expected: Sequence[Expectation]) -> None:
     """Write the report, if the configuration asks for one and there is something to show."""
-    if not plan.config.report:
+    if not settings:
         return
     from pipeline.quality.explore import PLACE, write_explorer
     from pipeline.quality.report import write_report  # imports matplotlib
     from pipeline.run.trained_models import trained_models
 
-    corpus = Corpus(plan.config.output, plan.view)
     if corpus.parts:
         with announced(console, "writing the report"):
             trained = trained_models(corpus.store)
-            place = write_report(
-                corpus,
-                None,
-                lambda text: console.print(text, markup=False),
-                plan.config.report.max_rows,
-                expected,
-                trained=trained,
-            )
+            say = partial(console.print, markup=False)
+            place = write_report(corpus, None, say, settings.max_rows, expected, trained=trained)
         print_plain(console, f"report: {place}")
-        if plan.config.report.interactive:
+        if settings.interactive:
             with announced(console, "writing the interactive report"):
-                place = write_explorer(corpus, None, plan.config.report.max_rows, expected, trained=trained)
+                place = write_explorer(corpus, None, settings.max_rows, expected, trained=trained)
             print_plain(console, f"to explore: {place}")
         else:
             corpus.store.delete(PLACE)  # of an earlier run, perhaps with documents that have left

@@ -55,7 +55,7 @@ from pipeline.planning.removal import ViewChange, show_change, view_change
 from pipeline.planning.tables import show_aliases, show_same
 from pipeline.run.compare_ids import compare_ids
 from pipeline.run.expected import check_strict, raise_if_unexpected
-from pipeline.run.finish import close_unfinished, finish, nothing_to_do
+from pipeline.run.finish import close_unfinished, finish, nothing_to_do, report_again
 from pipeline.run.lineage import tell
 from pipeline.run.options import RunOptions, ends_with_training
 from pipeline.run.steps import compare, decide, next_step
@@ -116,8 +116,8 @@ def run(console: Console, config: RunConfig, options: RunOptions, backend: Backe
     submitted = _bring_up_to_date(console, config, options, backend)
     if options.strict and submitted is None:
         raise_if_unexpected(Store(config.output))
-    if submitted is None and ends_with_training(config, options):
-        backend.train(console, config)
+    if submitted is None and ends_with_training(config, options) and backend.train(console, config) is None:
+        report_again(console, config)
     return submitted
 
 

@@ -20,7 +20,7 @@ from tests.pipeline.quality.test_explore import data_of
 from tests.support.chromium import chromium
 from tests.support.cli import pipeline, said
 from tests.support.hostile import EVIL
-from tests.support.trainings import folder, trained
+from tests.support.trainings import TRAIN, folder, trained
 
 EVIL_NAME = EVIL.replace("/", "∕")
 LONG = 1000
@@ -82,6 +82,25 @@ def test_a_run_writes_the_report_again_once_a_model_is_finished_or_evaluated(cor
     shutil.rmtree(folder(corpus, "second"))
     assert not report_is_current(Store(str(out)))
     assert pipeline("run", corpus, *change).returncode == 0 and page.read_bytes() == before
+
+
+def test_a_run_that_ends_with_a_training_shows_it_in_its_report(corpus: Path) -> None:
+    model = json.dumps(TRAIN | {"model": str(corpus.parent / "small.yaml"), "name": "last"})
+    report = ("--set", "report={interactive: true}")
+    assert pipeline("run", corpus, *report).returncode == 0
+    change = (*report, "--set", f"train={model}")
+    assert "report/index.html is written" in said(pipeline("plan", corpus, *change))
+    done = pipeline("run", corpus, *change)
+    assert done.returncode == 0 and "Nothing to do" in said(done), said(done)
+    pages = corpus.parent / "out/report"
+    page = (pages / "index.html").read_text("utf-8")
+    assert models_of(page).count("trained, 6 steps") == 2 and ">last<" in page
+    assert (pages / "interactive.html").read_text("utf-8").count("trained, 6 steps") == 2
+    assert "report/index.html is up to date" in said(pipeline("plan", corpus, *change))
+    assert pipeline("run", corpus, *change).returncode == 0
+    assert (pages / "index.html").read_text("utf-8") == page
+    shutil.rmtree(folder(corpus, "last"))
+    shutil.rmtree(pages)
 
 
 @pytest.fixture
