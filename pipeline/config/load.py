@@ -260,7 +260,7 @@ def _defaults(data: dict[str, Any], base: Path) -> None:
         section = data.get(name)
         if not isinstance(section, dict):
             continue
-        for key in ("model", "external", "identifier", "lm"):
+        for key in ("model", "sat", "external", "identifier", "lm"):
             if str(section.get(key, "")).endswith((".yaml", ".yml", ".safetensors")):
                 section[key] = str(base / section[key])
         if isinstance(section.get("file"), str):

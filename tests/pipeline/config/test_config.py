@@ -204,8 +204,9 @@ def test_the_tokenizer_of_segment_and_the_decoder_follow_encode(tmp_path: Path) 
     config = load_config(write(tmp_path, GOOD.replace("encode: {}", "encode: {model: other}")))
     assert config.segment.model == "other"
     assert config.autobleu and config.autobleu.model == "other"
-    config = load_config(write(tmp_path, GOOD), ["encode.model=cards/mine.yaml"])
+    config = load_config(write(tmp_path, GOOD), ["encode.model=cards/mine.yaml", "segment.sat=cards/sat.yaml"])
     assert config.encode and config.encode.model == config.segment.model == str(tmp_path / "cards/mine.yaml")
+    assert config.segment.sat == str(tmp_path / "cards/sat.yaml")
 
 
 def models(kind: type[BaseModel]) -> set[type[Settings]]:
