@@ -47,7 +47,7 @@ KNOWN = (
     f".parquet, and {' '.join(one for one in FORMATS if one != '.parquet')}, these also with {' '.join(COMPRESSIONS)}"
 )
 _UNPACK = "archives are to be unpacked first: unzip FILE, tar xf FILE"
-_AS_TEXT = "logs, source code and the like are read by an input with `format: text` (path: 'data/*.log')"
+_AS_TEXT = "logs, mail, source code and the like are read by an input with `format: text` (path: 'data/*.log')"
 _DOCUMENTS = "pandoc makes text of HTML, XML, DOCX, EPUB and ODT: pandoc -t plain FILE -o FILE.txt"
 _ARROW = (
     'Arrow and Feather files become Parquet, each by: python -c "import pyarrow as pa, pyarrow.parquet as pq; '
@@ -65,7 +65,7 @@ _CONVERTED = {
     ".xlsx": _EXCEL,
     **dict.fromkeys((".arrow", ".feather", ".ipc"), _ARROW),
     **dict.fromkeys((".zip", ".tar", ".tgz"), _UNPACK),
-    **dict.fromkeys((".log", ".py", ".srt", ".rst"), _AS_TEXT),
+    **dict.fromkeys((".log", ".py", ".srt", ".rst", ".eml"), _AS_TEXT),
     **dict.fromkeys((".html", ".htm", ".xml", ".docx", ".epub", ".odt"), _DOCUMENTS),
     ".pdf": "pdftotext makes text of PDF: pdftotext FILE FILE.txt",
     ".warc": "warcio reads the pages of WARC files, and trafilatura extracts their text",
@@ -400,7 +400,7 @@ def _format(settings: InputSettings, path: str) -> tuple[str, str]:
         hint = f"; {found}" if (found := format_hint(path.lower())) else ""
         raise InputError(
             f"input {settings.input_name}: the format of {path} cannot be told from its name; known extensions are "
-            f"{KNOWN}; set `format:`, or a pattern that leaves it out"
+            f"{KNOWN}; set `format:` (text: a file is a document; jsonl; parquet), or a pattern that leaves it out"
             f"{hint}"
         )
     if kind == "parquet" and compression:
