@@ -39,6 +39,20 @@ def walk(folder: str, prefix: str) -> Iterator[str]:
             yield entry.path
 
 
+def link_out(root: str, path: str) -> str:
+    """Return the folder on the way from a root to a path that is a link to somewhere outside of the root; empty if none
+    is.
+
+    The root itself may be a link, and so may what has the path, of which only the name is changed.
+    """
+    folders = path.split("/")[:-1]
+    for count in range(1, len(folders) + 1):
+        folder = Path(root, *folders[:count])
+        if folder.is_symlink() and not folder.resolve().is_relative_to(Path(root).resolve()):
+            return "/".join(folders[:count])
+    return ""
+
+
 def sync_folder(folder: Path) -> None:
     """Have the disk keep the names of a folder's files, so that they are there after a power failure."""
     handle = os.open(folder, os.O_RDONLY)

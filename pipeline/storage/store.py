@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError, is_utf8
 from pipeline.storage import retry
-from pipeline.storage.local_files import TO_WRITE, in_the_way, mode_of, not_a_file, sync_folder, walk
+from pipeline.storage.local_files import TO_WRITE, in_the_way, link_out, mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
 REMEDIES = {
@@ -99,6 +99,22 @@ class Store:
         if leaves(path):
             raise CorpusError(f"{self.url}: {path!r} does not lie in the corpus, so it is neither read nor changed")
         return f"{self._root}/{path}"
+
+    def check_changeable(self, folder: str) -> None:
+        """Raise `StorageError` if a folder lies behind a link that leaves the corpus: what is there may not be ours."""
+        self._to_change(f"{folder}/")
+
+    def _to_change(self, path: str) -> str:
+        """Return the place of a file to write or delete, which lies in the corpus, and not behind a link out of it."""
+        full = self._full(path)
+        if self.local and (link := link_out(self._root, path)):
+            there = Path(self._root, link).resolve()
+            raise StorageError(
+                f"{self.url}/{link} is a link out of the corpus, to {there}: nothing is written or deleted there; put "
+                "a folder in place of the link, and into it what belongs to the corpus (to keep it on another disk, "
+                "mount that disk there: mount --bind), then run the same command again"
+            )
+        return full
 
     def _file(self, path: str) -> str:
         """Return the place of a file to read. On local disks that is an ordinary file, or a link to one.
@@ -214,7 +230,7 @@ class Store:
     @contextlib.contextmanager
     def _writing(self, path: str, data: bytes | memoryview) -> Iterator[Path]:
         """Write the data to a temporary file beside the target, to be renamed or linked. Raises `StorageError`."""
-        target = Path(self._full(path))
+        target = Path(self._to_change(path))
         temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +256,7 @@ class Store:
 
         Raises `DamagedError` for a folder, which may hold what is not ours.
         """
-        full = self._full(path)
+        full = self._to_change(path)
         if self.local and Path(full).is_dir() and not Path(full).is_symlink():
             raise not_a_file(f"{self.url}/{path}", stat.S_IFDIR)
         with contextlib.suppress(FileNotFoundError):
@@ -248,7 +264,7 @@ class Store:
 
     def delete_folder(self, folder: str) -> None:
         """Delete every file below a folder; on disks also the folders. A link is deleted, but not its target."""
-        if self.local and Path(self._full(folder)).is_symlink():
+        if self.local and Path(self._to_change(folder)).is_symlink():
             self.delete(folder)
             return
         for path in self.find(folder):
@@ -292,7 +308,7 @@ class Store:
             self._fs.pipe_file(self._full(path), self.read(path))
             return
         try:
-            os.utime(self._full(path))
+            os.utime(self._to_change(path))
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
 

@@ -75,7 +75,7 @@ from pipeline.training.record import (
     refuse,
     write_started,
 )
-from pipeline.training.status import MODEL, SCALER, clear_failure
+from pipeline.training.status import CHECKPOINTS, MODEL, SCALER, clear_failure
 from stages.lcm.card import LcmCard
 
 Begin = Callable[[int], None]  # (processes that will train): writes what they read; what cannot be is refused first
@@ -201,6 +201,7 @@ def check(console: Console, config: RunConfig, fresh: bool = False) -> CheckedTr
     """
     settings, corpus = settings_of(config), Corpus(config.output)
     run, store = settings.folder, corpus.store
+    store.check_changeable(f"{run}/{CHECKPOINTS}")
     there = [] if fresh else markers(store, run)
     begins = fresh or not (there or store.exists(f"{run}/{MODEL}"))
     check_own_folder(config)

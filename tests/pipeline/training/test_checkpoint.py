@@ -155,6 +155,23 @@ def test_links_are_not_followed_when_folders_go(stopped: Path, tmp_path: Path) -
     assert (mine / "thesis.txt").exists()
 
 
+@pytest.mark.parametrize("linked", ["checkpoints", "."])
+def test_nothing_is_deleted_behind_a_link_out_of_the_corpus(stopped: Path, tmp_path: Path, linked: str) -> None:
+    """Folders named as those of unfinished checkpoints are somebody else's there."""
+    mine, link = tmp_path / "mine", stopped / linked
+    theses = mine / "step-00000005.abcdef/thesis.txt", mine / "evaluation/thesis.txt"
+    link.rename(mine)
+    link.symlink_to(mine)
+    for thesis in theses:
+        thesis.parent.mkdir(exist_ok=True)
+        thesis.write_text("years")
+    for fresh in ((), ("--fresh",)):
+        done = pipeline("train", stopped.parents[2] / "corpus.yaml", *fresh)
+        told = " ".join(said(done).split())
+        assert done.returncode == 1 and f"is a link out of the corpus, to {mine}: nothing is written" in told, told
+        assert "resuming" not in told and all(thesis.exists() for thesis in theses)
+
+
 def test_purge_names_the_models_that_learned_from_a_document(begun: Path, tmp_path: Path) -> None:
     shutil.copytree(begun.parent, tmp_path / "corpus")
     config, run = tmp_path / "corpus/corpus.yaml", "train/x"
