@@ -29,6 +29,7 @@ from pipeline.config.launcher import LauncherSettings, seconds_of
 from pipeline.monitor.run_status import OVER
 from pipeline.storage import retry
 
+JOBS_AT_ONCE = 1000  # that are named on one command line
 _end: float | None = None  # end of this job's time by the monotonic clock; None: not asked yet
 
 
@@ -208,10 +209,10 @@ def states(jobs: Sequence[str]) -> dict[str, str]:
     found, gone, said = _squeue(jobs)
     if gone:
         with contextlib.suppress(SlurmError):  # no accounting here
-            rows = ask("sacct", "-n", "-P", "-X", "-j", ",".join(gone), "-o", "JobID,State")
-            past = _states_in(rows, gone)
-            found |= past
-            gone = _without(gone, past)
+            for some in _at_once(gone):
+                past = _states_in(ask("sacct", "-n", "-P", "-X", "-j", ",".join(some), "-o", "JobID,State"), some)
+                found |= past
+            gone = _without(gone, found)
     _check_forgotten(gone, said)
     return found
 
@@ -228,24 +229,24 @@ def alive(jobs: Sequence[str]) -> bool:
 def _squeue(jobs: Sequence[str]) -> tuple[dict[str, str], list[str], str]:
     """Return the states of the jobs that squeue lists, the jobs that it does not list, and what it printed."""
     said = ""
-    try:
-        if jobs:
-            said = ask("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r",
-                       "--jobs", ",".join(jobs))  # fmt: skip
-    except SlurmError as error:
-        if "Invalid job id" not in str(error):  # the only job asked for, which SLURM has forgotten
-            raise
+    for some in _at_once(jobs):
+        try:
+            said += ask("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%i|%T|%r",
+                        "--jobs", ",".join(some))  # fmt: skip
+        except SlurmError as error:
+            if "Invalid job id" not in str(error):  # the only job asked for, which SLURM has forgotten
+                raise
     found = _states_in(said, jobs)
     return found, _without(jobs, found), said
 
 
 def _states_in(said: str, jobs: Sequence[str]) -> dict[str, str]:
     """Return the states in lines `id|state` and `id|state|reason`; others, such as a site's notices, are ignored."""
-    found = {}
+    found, asked = {}, set(jobs)
     for line in said.splitlines():
         task, _, rest = line.partition("|")
         state, _, reason = rest.partition("|")
-        if _job_of(task) in jobs and state:
+        if _job_of(task) in asked and state:
             word = state.split(" ")[0]  # of "CANCELLED by 1000"
             found[task] = f"{word} ({reason})" if word == "PENDING" and reason not in ("", "None") else word
     return found
@@ -278,8 +279,13 @@ def _check_forgotten(jobs: Sequence[str], said: str) -> None:
 
 def cancel(jobs: Sequence[str]) -> None:
     """Cancel these jobs, waiting or running; finished ones stay as they are."""
-    if jobs:
-        ask("scancel", *jobs)
+    for some in _at_once(jobs):
+        ask("scancel", *some)
+
+
+def _at_once(jobs: Sequence[str]) -> list[Sequence[str]]:
+    """Split jobs into as many as one command line takes."""
+    return [jobs[start : start + JOBS_AT_ONCE] for start in range(0, len(jobs), JOBS_AT_ONCE)]
 
 
 def log_files(folder: Path, job: str) -> list[Path]:

@@ -68,6 +68,21 @@ def last_few(items: Sequence[Item], others: str) -> tuple[Sequence[Item], str]:
     return items[-FEW:], f"… and {left} more ({others})" if left > 0 else ""
 
 
+def first_few(items: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first items of a list that may have any length: `12, 13 and 5 more`.
+
+    Args:
+        items: the items.
+        most: how many are shown.
+        between: what separates them.
+
+    Returns:
+        The items, and how many there are besides.
+    """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return between.join(items[:most]) + more
+
+
 class Figures(Text):
     """Text without markup whose lines do not end within numbers, sizes and durations: of `1 500`, `1` can be read."""
 

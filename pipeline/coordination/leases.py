@@ -24,6 +24,7 @@ from pipeline.storage.store import Store
 
 _FILE = re.compile(r"(?P<name>.+)-(?P<generation>[0-9]{3,})\.(?P<kind>lease|released)")
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?")
+MOST_JOBS = 10_000  # that a lease may name: a run has two, or one for each task where a site has no arrays
 
 
 def _is_job(value: Any) -> bool:
@@ -31,11 +32,15 @@ def _is_job(value: Any) -> bool:
 
 
 _SAID: dict[str, Callable[[Any], bool]] = {  # the fields that a holder writes, and how they are checked
-    **dict.fromkeys(("user", "host", "born", "since", "launcher", "folder"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(
+        ("user", "host", "born", "since", "launcher", "folder", "place"), lambda value: isinstance(value, str)
+    ),
     "pid": lambda value: isinstance(value, int),
     "run": lambda value: isinstance(value, str) and bool(re.fullmatch(r"runs/[0-9A-Za-z.-]+", value)),
     "jobs": lambda value: (
-        isinstance(value, list) and all(isinstance(one, str) and _JOB.fullmatch(one) for one in value)
+        isinstance(value, list)
+        and len(value) <= MOST_JOBS
+        and all(isinstance(one, str) and _JOB.fullmatch(one) for one in value)
     ),
 }
 BEATS = 4.0  # heartbeats while a lease lasts

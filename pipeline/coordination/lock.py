@@ -13,6 +13,7 @@ import getpass
 import json
 import logging
 import os
+import shlex
 import socket
 import sys
 import time
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.base.errors import CorpusError, PipelineError, visible
-from pipeline.base.formats import plain
+from pipeline.base.formats import first_few, plain
 from pipeline.coordination.heartbeat import Heartbeat
 from pipeline.coordination.leases import BEATS, Lease, Leases, beats
 from pipeline.storage.store import Store
@@ -31,6 +32,8 @@ FOLDER = "lock"
 NAME = "run"
 LOCKED_SECONDS = 120.0  # how long a lock of a command other than run lasts without a heartbeat
 CANCEL = "cancel"  # a file in the run's folder
+JOBS_SHOWN = 10  # of the jobs that a lease names
+PLACE_SHOWN = 300  # characters of where a corpus is
 HOLDER_SHOWN = 80  # characters of what a lease says of its holder
 COMMANDS = {"gc": "gc --delete", "purge": "purge", "repair": "verify --repair", "retry": "retry"}  # by what a lock says
 
@@ -243,8 +246,34 @@ def described(holder: dict[str, Any]) -> str:
         plain(holder.get(one, other), HOLDER_SHOWN) for one, other in (("user", "somebody"), ("host", "a cluster"))
     )
     since = f"since {plain(holder['since'], HOLDER_SHOWN)} " if "since" in holder else ""
-    where = f"SLURM jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
+    where = named_jobs(holder["jobs"]) if holder.get("jobs") else f"process {holder.get('pid')}"
     return f"{since}by {user} on {host} ({where})"
+
+
+def named_jobs(jobs: Sequence[str]) -> str:
+    """Return `SLURM jobs 12, 13`, and only the first ones of many."""
+    return f"SLURM job{'s' * (len(jobs) > 1)} {first_few(jobs, JOBS_SHOWN)}"
+
+
+def not_its_own(store: Store, jobs: Sequence[str], place: str) -> str:
+    """Say that jobs do not work on a corpus, though one of its files names them; empty if they do.
+
+    A copy of a corpus under way names the jobs of the original, and a corpus from elsewhere may name any.
+
+    Args:
+        store: the corpus.
+        jobs: the ids of the jobs.
+        place: where the corpus was for which they were queued, as the file says; empty if it does not.
+
+    Returns:
+        The rest of a message, with what to do.
+    """
+    if place == store.place:
+        return ""
+    there = plain(place, PLACE_SHOWN)
+    of = f"queued for {there}, not for this copy of it" if place else "without saying for which corpus"
+    todo = f": pipeline cancel {shlex.quote(there)}" if place else ", if they are yours: scancel with their ids"
+    return f"it names {named_jobs(jobs)}, {of}, so nothing is cancelled; to end them{todo}"
 
 
 def ask_to_stop(store: Store, run: str, why: str = "cancelled") -> None:

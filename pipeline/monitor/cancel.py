@@ -16,7 +16,7 @@ from pipeline.base.errors import PipelineError
 from pipeline.base.formats import duration, plain
 from pipeline.base.messages import print_plain
 from pipeline.coordination.leases import Lease, Leases
-from pipeline.coordination.lock import FOLDER, HOLDER_SHOWN, NAME, ask_to_stop
+from pipeline.coordination.lock import FOLDER, HOLDER_SHOWN, NAME, ask_to_stop, named_jobs, not_its_own
 from pipeline.corpus.runs import close_run
 from pipeline.monitor.run_status import Cluster, RunState, RunWatcher
 from pipeline.storage.store import Store
@@ -33,14 +33,19 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         cluster: answers whether SLURM or Ray still has the run's jobs, and cancels them.
 
     Returns:
-        False if the corpus is not free yet, although every process was asked to stop, or a command that is not a run
-            holds it.
+        False if the corpus is not free yet, although every process was asked to stop, or if a command that is not a
+            run holds it, or jobs that work on another corpus.
     """
     watcher = RunWatcher(store, cluster, phases=False)  # a damaged file of a phase keeps nobody from stopping
     state = watcher.poll()
     if not state or not state.holder:
         console.print(f"Nothing to cancel: no run is under way in {store.url}.", markup=False, highlight=False)
         return True
+    jobs = [] if state.lost else state.holder.get("jobs", [])
+    if jobs and (told := not_its_own(store, jobs, state.holder.get("place", ""))):
+        again = "to work on this corpus: pipeline run corpus.yaml --take-over"
+        console.print(Text(f"{state.name}: {told}; {again}", "yellow"), soft_wrap=True)
+        return False
     alone = state.lost and not state.holder.get("jobs")
     if alone:
         console.print(Text(f"{state.name}: {state.lost}"), soft_wrap=True)
@@ -110,7 +115,7 @@ def _free(store: Store, state: RunState) -> None:
 def _who(state: RunState) -> str:
     holder = state.holder
     if holder.get("jobs"):
-        return f"SLURM jobs {', '.join(holder['jobs'])} and their workers"
+        return f"{named_jobs(holder['jobs'])} and their workers"
     return f"{_process(state)} (it notices within {duration(state.lease_seconds)})"
 
 

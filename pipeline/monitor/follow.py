@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.base.errors import CorpusError
-from pipeline.base.formats import Figures, counted, duration, number, plain
+from pipeline.base.formats import Figures, counted, duration, first_few, number, plain
 from pipeline.base.messages import print_plain
 from pipeline.console.progress import LINE_SECONDS
-from pipeline.coordination.lock import HOLDER_SHOWN
+from pipeline.coordination.lock import HOLDER_SHOWN, JOBS_SHOWN
 from pipeline.corpus.runs import EXPECTATIONS
 from pipeline.monitor.phase_status import PhaseState
 from pipeline.monitor.run_status import OVER, Cluster, RunState, RunWatcher
@@ -152,7 +152,7 @@ def _view_of(state: RunState, pace: Pace, height: int = 1000) -> RenderableType:
 
 def _title(state: RunState) -> str:
     holder = state.holder
-    where = f"jobs {', '.join(holder['jobs'])}" if holder.get("jobs") else f"process {holder.get('pid')}"
+    where = f"jobs {first_few(holder['jobs'], JOBS_SHOWN)}" if holder.get("jobs") else f"process {holder.get('pid')}"
     beat = f", last heartbeat {state.beat:.0f} s ago" if state.beat is not None else ""
     launcher = "" if state.command else f"{plain(state.launcher, HOLDER_SHOWN)}, "
     user, host = (plain(str(holder.get(one)), HOLDER_SHOWN) for one in ("user", "host"))
@@ -268,9 +268,7 @@ def _troubles(state: RunState) -> list[Text]:
 
 
 def _set_aside(state: RunState) -> Text:
-    names = state.set_aside
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return Text(f"set aside: {plain(', '.join(names[:SHOWN]), 500)}{more}", "red")
+    return Text(f"set aside: {first_few([plain(name, 250) for name in state.set_aside], SHOWN)}", "red")
 
 
 def _jobs(state: RunState) -> str:
@@ -279,11 +277,11 @@ def _jobs(state: RunState) -> str:
     by_job: dict[str, Counter[str]] = {}
     for task, word in state.jobs.items():
         by_job.setdefault(task.partition("_")[0], Counter())[word] += 1
-    shown = (
+    shown = [
         f"{job} " + ", ".join(f"{count} {word}" if count > 1 else word for word, count in words.items())
         for job, words in by_job.items()
-    )
-    return f"SLURM: {'; '.join(shown)}" if by_job else ""
+    ]
+    return f"SLURM: {first_few(shown, JOBS_SHOWN, '; ')}" if by_job else ""
 
 
 def _line(state: RunState, pace: Pace) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from pipeline.base.errors import CorpusError, PipelineError, visible
 from pipeline.base.formats import duration, last_few
 from pipeline.base.messages import print_plain
-from pipeline.coordination.lock import described, training_holder
+from pipeline.coordination.lock import described, not_its_own, training_holder
 from pipeline.monitor.run_status import ADVICE, OVER, Cluster, last_lines
 from pipeline.storage.store import Store
 from pipeline.training.status import (
@@ -114,10 +114,17 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
         cluster: cancels SLURM jobs.
 
     Returns:
-        False if a job is not over, although it was cancelled, or not known to be over.
+        False if a job is not over, although it was cancelled, or not known to be over, or if a record names one that
+            works on another corpus.
     """
-    found = [one for one in training_statuses(store) if one.job and not one.finished and not _is_over(one, cluster)]
+    found, others = [], False
     for one in training_statuses(store):
+        if one.job and not one.finished and not _is_over(one, cluster):
+            if told := not_its_own(store, [one.job.id], one.job.place):
+                print_plain(console, f"{one.run}: {told}")
+                others = True
+            else:
+                found.append(one)
         if by := training_holder(store, one.run):
             print_plain(console, f"{one.run}: is trained {described(by)}: press Ctrl-C there, or send it SIGTERM")
     deadline = time.monotonic() + GRACE_SECONDS
@@ -138,7 +145,7 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
             console,
             f"{one.run}: SLURM job {one.job.id} {said}; checkpoints are kept: pipeline train goes on from there",
         )
-    return not left
+    return not left and not others
 
 
 def _left(one: TrainingStatus, cluster: Cluster, refused: str) -> str:

@@ -89,6 +89,11 @@ class Store:
         self._root = root.rstrip("/")
         self.local = "file" in ((fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol))
 
+    @property
+    def place(self) -> str:
+        """Return where the corpus is: one text for all names that links and relative paths give to a folder."""
+        return str(Path(self._root).resolve()) if self.local else self.url.rstrip("/")
+
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)
 

@@ -73,13 +73,16 @@ class EvaluationTable(BaseModel):
 
 
 class Job(BaseModel):
-    """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted."""
+    """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted;
+    `place`: of the corpus, empty in records of earlier versions.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[str, Field(pattern=r"^[0-9]+(_[0-9]+)?$")]  # scancel would take --me for an option
     folder: str
     code: str
+    place: str = ""
 
 
 @dataclass(frozen=True)

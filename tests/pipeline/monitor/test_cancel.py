@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from launchers.dispatch import slurm_cluster
 from launchers.slurm.jobs import alive
+from pipeline.coordination.leases import MOST_JOBS
 from pipeline.coordination.lock import CANCEL, ask_to_stop, holder_info, locked, set_holder, take_lock, who_stopped
 from pipeline.corpus.runs import SUMMARY
 from pipeline.monitor.cancel import cancel
@@ -161,6 +163,62 @@ def test_who_watches_a_cancelled_run_on_slurm_is_told_who_cancelled_it(make_conf
     assert after and re.fullmatch(r"it was cancelled by \S+ on \S+ at [0-9:]+ UTC; its jobs are over", after.lost)
     store.write(f"{run}/{CANCEL}", b"")  # of an earlier version
     assert who_stopped(store, run) == "cancelled"
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the jobs that were cancelled of a cluster of which every job runs until then."""
+    file, commands = tmp_path / "cancelled", tmp_path / "bin"
+    commands.mkdir()
+    state = f"[ -e {file} ] && state=CANCELLED || state=RUNNING"
+    for name, line in (
+        ("squeue", f'for jobs; do :; done; {state}; echo "$jobs" | tr , "\\n" | sed "s/$/|$state|None/"'),
+        ("scancel", f'printf "%s\\n" "$@" >> {file}'),
+    ):
+        (commands / name).write_text(f"#!/bin/sh\n{line}\n")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    return file
+
+
+def on_cluster(path: Path, jobs: list[str], **more: str) -> Store:
+    store, run, _ = order_phase(path)
+    who = holder_info(launcher="slurm", run=run, jobs=jobs, folder="", **more)
+    set_holder(take_lock(store, 2, who), who)
+    return store
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_copy_of_a_corpus_does_not_end_the_jobs_of_the_original(
+    make_config: MakeConfig, tmp_path: Path, cancelled: Path, says: bool
+) -> None:
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    on_cluster(light(make_config), ["7", "8"], **({"place": str(out)} if says else {}))
+    shutil.copytree(out, copy)
+    done = pipeline("cancel", copy)
+    told = f"queued for {out}, not for this copy" if says else "without saying for which corpus"
+    assert done.returncode == 1 and f"it names SLURM jobs 7, 8, {told}" in done.stdout, said(done)
+    assert not cancelled.exists() and not list(copy.glob(f"runs/*/{CANCEL}"))
+    if says:
+        (tmp_path / "link").symlink_to("out")
+        done = pipeline("cancel", tmp_path / "link")
+        assert done.returncode == 0 and set(cancelled.read_text().split()) == {"7", "8"}, said(done)
+
+
+def test_as_many_jobs_as_a_lease_may_name_are_cancelled_and_more_are_no_lease(
+    make_config: MakeConfig, tmp_path: Path, cancelled: Path
+) -> None:
+    path, jobs = light(make_config), [str(1_000_000_000 + number) for number in range(MOST_JOBS + 1)]
+    store = on_cluster(path, jobs[1:], place=str(tmp_path / "out"))
+    shown = pipeline("status", path)
+    assert shown.returncode == 0 and len(said(shown)) < 10_000, said(shown)
+    done = pipeline("cancel", path)
+    assert done.returncode == 0 and sorted(cancelled.read_text().split()) == jobs[1:], said(done)[:2000]
+    assert len(said(done)) < 1000 and "1000000010 and 9990 more" in said(done), said(done)[:2000]
+    cancelled.unlink()
+    on_cluster(path, jobs, place=store.place)
+    done = pipeline("run", path, "--launcher", "inline")
+    assert done.returncode == 1 and f"(process {os.getpid()})" in said(done), "only its process holds the corpus"
 
 
 def test_damaged_files_of_a_phase_keep_nobody_from_cancelling_and_are_named(

@@ -64,7 +64,7 @@ def cluster(states: Callable[[Sequence[str]], dict[str, str]], cancel: Callable[
 @pytest.fixture
 def on_slurm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     """A corpus whose only training is in the middle of its work in a job of SLURM."""
-    one = TrainingStatus("train/x", 2, 6, False, job=Job(id="205", folder="/logs", code=""))
+    one = TrainingStatus("train/x", 2, 6, False, job=Job(id="205", folder="/logs", code="", place=str(tmp_path)))
     monkeypatch.setattr(trainings, "training_statuses", lambda store: [one])
     monkeypatch.setattr(training, "training_status", lambda store, run: one)
     monkeypatch.setattr(training, "read_job", lambda store, run: one.job)
@@ -85,6 +85,16 @@ def test_what_slurm_does_not_tell_of_a_job_is_not_taken_for_its_end(on_slurm: St
     assert f"train/x: SLURM job 205 {what} ({AWAY}), so it may train on: run pipeline cancel again" in shown.getvalue()
     forgotten, shown = cluster(lambda asked: {}, away), io.StringIO()
     assert cancel_trainings(Console(file=shown), on_slurm, forgotten) and not shown.getvalue()
+
+
+def test_a_copy_of_a_corpus_does_not_end_the_training_of_the_original(on_slurm: Store, tmp_path: Path) -> None:
+    asked: list[str] = []
+    slurm, shown = cluster(lambda jobs: dict.fromkeys(jobs, "RUNNING"), asked.extend), io.StringIO()
+    assert not cancel_trainings(Console(file=shown, width=300), Store(str(tmp_path / "copy")), slurm)
+    assert not asked
+    assert f"train/x: it names SLURM job 205, queued for {tmp_path}, not for this copy" in shown.getvalue()
+    assert not cancel_trainings(Console(file=shown, width=300), on_slurm, slurm)
+    assert set(asked) == {"205"}
 
 
 def test_who_waits_for_a_training_bears_a_slurm_that_does_not_answer(
