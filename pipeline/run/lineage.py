@@ -9,9 +9,12 @@ answer costs a warning, never the run. Cost: one request each, and reading recei
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +33,9 @@ from pipeline.storage.remote import without_credentials
 from pipeline.storage.store import Store
 
 if TYPE_CHECKING:
-    from openlineage.client.event_v2 import OutputDataset
+    from openlineage.client.event_v2 import OutputDataset, RunEvent
 
+EMITS = 60.0  # seconds until a service is given up; its requests have limits of their own
 NAMESPACE = "sonar-pipeline"  # of jobs, unless OPENLINEAGE_NAMESPACE says another
 PRODUCER = "https://pypi.org/project/sonar-pipeline"
 _PLACES = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
@@ -73,7 +77,6 @@ def dataset_name(url: str) -> tuple[str, str]:
 
 
 def _send(config: RunConfig, store: Store, run: str, ended: bool) -> None:
-    from openlineage.client import OpenLineageClient
     from openlineage.client.event_v2 import InputDataset, Job, Run, RunEvent, RunState
     from openlineage.client.facet_v2 import error_message_run, job_type_job
 
@@ -95,9 +98,60 @@ def _send(config: RunConfig, store: Store, run: str, ended: bool) -> None:
         outputs=[_output(config, store, ended)],
         producer=PRODUCER,
     )
-    client = OpenLineageClient()
-    client.emit(event)
-    client.close(timeout=10.0)
+    _emit(event)
+
+
+def _emit(event: RunEvent) -> None:
+    """Send an event, and wait for `EMITS` seconds at most: the file of events may be a pipe that nobody reads.
+
+    Raises what the library raises, `CorpusError` if it finds no place for events, and `TimeoutError`.
+    """
+    from openlineage.client import OpenLineageClient
+
+    ended: list[BaseException | None] = []
+
+    def emit() -> None:
+        try:
+            with _logged("openlineage") as said:
+                client = OpenLineageClient()
+            if said and client.transport.kind == "console":
+                raise CorpusError("; ".join(dict.fromkeys(said)))
+            client.emit(event)
+            client.close(timeout=10.0)
+            ended.append(None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=emit, daemon=True)
+    thread.start()
+    thread.join(EMITS)
+    if not ended:
+        raise TimeoutError(f"nobody took it in {EMITS:.0f} s")
+    if ended[0]:
+        raise ended[0]
+
+
+class _Lines(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage().partition("\n")[0])
+
+
+@contextlib.contextmanager
+def _logged(name: str) -> Iterator[list[str]]:
+    """Collect the first lines of the warnings that a library logs, which are then not printed, nor their tracebacks."""
+    logger, said = logging.getLogger(name), list[str]()
+    handler = _Lines(said)
+    logger.addHandler(handler)
+    propagated, logger.propagate = logger.propagate, False
+    try:
+        yield said
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(handler)
 
 
 def _output(config: RunConfig, store: Store, ended: bool) -> OutputDataset:

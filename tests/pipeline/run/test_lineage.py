@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -108,6 +109,51 @@ def test_a_service_that_is_away_costs_a_warning(config: Path, monkeypatch: pytes
     assert done.returncode == 0, said(done)
     told = done.stdout + done.stderr
     assert told.count("The OpenLineage event of this run was not taken") == 2 and "word@" not in told, said(done)
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "truncated", "changed", "another", "link", "circle", "folder"])
+def test_a_damaged_file_of_events_or_settings_costs_no_more_than_a_warning(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    events, settings = tmp_path / "events.jsonl", tmp_path / "openlineage.yml"
+    whole = f"transport:\n  type: file\n  log_file_path: {events}\n  append: true\n".encode()
+    settings.write_bytes(whole)
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(settings))
+    run(config)
+    for file, another in ((events, b'{"valid": "json"}\n'), (settings, b"transport:\n  type: nonsense\n")):
+        data = file.read_bytes()
+        file.unlink()
+        if kind == "folder":
+            file.mkdir()
+        elif kind in ("link", "circle"):
+            file.symlink_to("nowhere" if kind == "link" else file.name)
+        elif kind != "missing":
+            changed = {"empty": b"", "truncated": data[:9], "changed": data[:9] + b"\n" + data[10:], "another": another}
+            file.write_bytes(changed[kind])
+        for command in ("run", "status", "verify"):
+            done = pipeline(command, config)
+            assert done.returncode == 0 and "Traceback" not in said(done), said(done)
+        ran = pipeline("run", config, "--set", f"segment.max_chars={50 + (file == settings)}")
+        is_told = "The OpenLineage event of this run was not taken" in said(ran)
+        assert ran.returncode == 0 and "Traceback" not in said(ran), said(ran)
+        assert is_told == (file == settings or kind in ("circle", "folder")), said(ran)
+        if file.is_dir():
+            file.rmdir()
+        else:
+            file.unlink(missing_ok=True)
+
+
+def test_a_pipe_that_nobody_reads_does_not_hold_the_run(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.run.lineage.EMITS", 0.5)
+    os.mkfifo(tmp_path / "events")
+    for name, value in {"TYPE": "file", "LOG_FILE_PATH": str(tmp_path / "events"), "APPEND": "true"}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
+    done = pipeline("run", config)
+    assert done.returncode == 0 and said(done).count("was not taken (nobody took it in ") == 2, said(done)
+    with (tmp_path / "events").open("rb"):  # the waiting threads end
+        pass
 
 
 def test_nothing_is_sent_where_it_is_switched_off(
