@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from pipeline.conditions.tokens import ConditionTokens, ExpressionError
 from stages.noise.settings import PRESETS
 from stages.stage import Settings, execution, meaning
 
@@ -56,7 +57,21 @@ class SelectSettings(Settings):
             hint = f"did you mean {', '.join(near)}? " if near else ""
             raise ValueError(f"preset {', '.join(unknown) or '[]'}: {hint}there are: {', '.join(PRESETS)}")
         others, where = {key: one for key, one in value.items() if key != "preset"}, value.get("where")
-        if where is not None and not (isinstance(where, str) and where.strip()):
+        if where is not None and not (isinstance(where, str) and where.strip() and _closes_what_it_opens(where)):
             return others  # which is refused for what it has as `where`
         rules = [PRESETS[name] for name in names] + ([] if where is None else [f"({where})"])
         return others | {"where": " and ".join(rules)}
+
+
+def _closes_what_it_opens(where: str) -> bool:
+    """Return whether a condition can stand in parentheses: `a) or (b` would end those around it."""
+    depth = 0
+    try:
+        tokens = ConditionTokens(where, "select.where")
+    except ExpressionError:
+        return False
+    while (one := tokens.take()).kind != "end":
+        depth += (one.kind == "sign") * ((one.value == "(") - (one.value == ")"))
+        if depth < 0:
+            return False
+    return depth == 0

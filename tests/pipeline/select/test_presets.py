@@ -46,6 +46,19 @@ def test_a_corpus_without_embeddings_is_judged_and_selected_from(wrongly_stated:
     assert sum(one["lang_differs"] for one in rows) == int(lines["(not lang_differs)"].split()[-2])
 
 
+@pytest.mark.parametrize("where", ["u < 0.5) or (u >= 0", "(u < 0.5", "u < 0.5) (", "u < 'a)"])
+def test_a_condition_beside_a_preset_cannot_end_its_parentheses(wrongly_stated: Path, where: str) -> None:
+    """`a) or (b` made the rules of the preset optional."""
+    select = SelectSettings.model_validate({"preset": "fineweb", "where": where})
+    assert select.where == where, "it is refused as it was written"
+    path = write_config(wrongly_stated.parent, noise={}, select={"preset": "fineweb", "where": where})
+    done = pipeline("plan", path)
+    told = done.stdout + done.stderr
+    assert done.returncode == 2 and f"  {where}\n" in told and "^" in told, done
+    whole = SelectSettings.model_validate({"preset": "fineweb", "where": "u < 0.5 or (`a)` == ')')"})
+    assert str(whole.where).endswith(" and (u < 0.5 or (`a)` == ')'))")
+
+
 def test_a_preset_is_its_rules(wrongly_stated: Path) -> None:
     select = load_config(wrongly_stated).select
     assert select is not None and select.preset is None
