@@ -56,9 +56,12 @@ class _LogLine(BaseModel):
 
 
 class EvaluatedModel(BaseModel):
-    """A row of a table of `pipeline evaluate`, as far as it is read again."""
+    """A row of a table of `pipeline evaluate`, as far as it is read again. `weights`: digest of the model's, empty of
+    unfinished ones, of baselines, and in tables of earlier versions.
+    """
 
     steps: int | None = None
+    weights: str = ""
     sampling: dict[str, Any] | None = None
     metrics: dict[str, Any] = Field(default_factory=dict)
 

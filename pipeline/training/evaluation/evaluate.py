@@ -272,7 +272,7 @@ def _judged(
             breaks = predictor.breaks if isinstance(predictor, PlanningPredictor) else None
             if one.model.card.objective == "sonar-llm":
                 breaks = None  # its predictions are known by their text alone
-            rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept, breaks)
+            rows[name] = ResultRow(found, one.about.steps, asdict(sampling), one.swept, breaks, one.about.weights)
             evaluated.append(one)
     return rows, evaluated
 

@@ -106,6 +106,7 @@ def export_model(
         text=_text_models(console, corpus, place, about.pinned),
         sampling=sampling_of(place),
     )
+    figures = _evaluation(console, store, run, about.weights)
     files = {path: store.read(f"{run}/{path}") for path in (MODEL, WEIGHTS, SCALER)}
     if half:
         files[WEIGHTS] = _in_half(files[WEIGHTS], place)
@@ -113,7 +114,7 @@ def export_model(
         files[MODEL] = sealed(about.model_dump_json(indent=1))
     if about.pinned.codebooks is not None:
         files[CODEBOOKS] = codebooks_bytes(store, about.pinned)
-    files["README.md"] = _readme(record, about, _evaluation(console, store, run)).encode()
+    files["README.md"] = _readme(record, about, figures).encode()
     files[TEXT] = sealed(record.model_dump_json(indent=1))
     with target.claimed():
         for path, data in files.items():
@@ -200,21 +201,35 @@ def _in_half(data: bytes, place: str) -> bytes:
     return save(weights, {"format": "pt"})
 
 
-def _evaluation(console: Console, store: Store, run: str) -> EvaluationTable | None:
+def _evaluation(console: Console, store: Store, run: str, weights: str) -> EvaluationTable | None:
     """Return the evaluation on the test split beside a model, if there is one: its own figures and those of baselines,
-    not of other models that were evaluated with it. Raises `DamagedError` for a table that cannot be read.
+    not of other models that were evaluated with it, which may have the same name in another corpus.
+
+    `weights`: the digest of its weights. Raises `DamagedError` for a table that cannot be read.
     """
     path = f"{run}/{EVALUATION}/test.json"
     if not store.exists(path):
         return None
     found, own = read_evaluation(store, path), run.rpartition("/")[2]
     names = {name: name.partition(" (step ")[0] for name in found.models}  # or unfinished
-    if own not in names.values():
+    mine = {
+        name
+        for name, row in found.models.items()
+        if (row.weights == weights and names[name].rpartition("/")[2] == own)
+        or (not row.weights and names[name] == own)
+    }
+    if not mine:
         what = f"{store.url}/{path} has no figures of {own}, so the README shows none"
         print_plain(console, what, style="yellow")
         return None
     return found.model_copy(
-        update={"models": {name: row for name, row in found.models.items() if names[name] in (own, *BASELINES)}}
+        update={
+            "models": {
+                own if name in mine else name: row
+                for name, row in found.models.items()
+                if name in mine or (names[name] in BASELINES and not row.weights)
+            }
+        }
     )
 
 

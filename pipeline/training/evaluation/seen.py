@@ -8,7 +8,6 @@ document has one split. Of other files, hashes of texts and splits are read.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
 from pipeline.corpus.part_reader import opened_data_file
 from pipeline.corpus.reader import Corpus
+from pipeline.storage.remote import AwayError
 from pipeline.storage.store import Store
 from pipeline.training.data.index import Index, read_index
 from pipeline.training.evaluation.held_out import HeldOut
@@ -125,6 +125,8 @@ def learned_by_weights(place: str, seen: frozenset[str] = frozenset()) -> Iterat
     """Yield the indexes that a model learned from, as `learned_from` does, by its folder alone."""
     try:
         pinned = model_header(*located(place)).pinned
+    except AwayError:
+        raise
     except PipelineError:
         yield (), ""
         return
@@ -146,9 +148,13 @@ def learned_from(place: str, pinned: Pinned, seen: frozenset[str] = frozenset())
     """
     store, run = located(place)
     urls, begun = [one.url for one in pinned.indexes], pinned.settings.get("init_from")
-    with contextlib.suppress(PipelineError):  # an exported model has no record of its training
+    try:
         settings = read_started(store, run).settings
         urls, begun = places_of_indexes(pinned, settings), settings.init_from
+    except AwayError:
+        raise
+    except PipelineError:  # an exported model has no record of its training
+        pass
     for url, of_mix in zip(urls, pinned.indexes, strict=True):
         yield (url or store.url,), of_mix.digest
     if begun and str(begun) not in (seen := seen | {place}):
@@ -159,5 +165,7 @@ def _index_at(url: str, digest: str) -> Index | None:
     """Return an index; None if there is no such corpus, or the index is not there or damaged."""
     try:
         return read_index(Corpus(url), digest) if digest else None
+    except AwayError:  # nothing is known of the index
+        raise
     except PipelineError:
         return None

@@ -39,7 +39,7 @@ class SweptValue:
 class ResultRow:
     """One predictor. steps, sampling: of a trained model; baselines have none. swept: the value of a sweep, if any.
 
-    breaks: what a model with plans predicted of the ends of paragraphs.
+    breaks: what a model with plans predicted of the ends of paragraphs. weights: digest of those of a finished model.
     """
 
     figures: dict[str, MetricValue]
@@ -47,6 +47,7 @@ class ResultRow:
     sampling: dict[str, Any] | None = None
     swept: SweptValue | None = None
     breaks: BreakCounts | None = None
+    weights: str = ""
 
 
 def show(console: Console, rows: dict[str, ResultRow], about: dict[str, Any]) -> None:
@@ -112,6 +113,7 @@ def to_json(rows: dict[str, ResultRow], about: dict[str, Any]) -> str:
     """Return what was evaluated, and every figure; null where one is not defined."""
     models = {
         model: {"steps": row.steps, "sampling": row.sampling}
+        | ({"weights": row.weights} if row.weights else {})
         | ({"swept": asdict(row.swept)} if row.swept else {})
         | ({"breaks": asdict(row.breaks)} if row.breaks else {})
         | {"metrics": {name: _finite(asdict(figure)) for name, figure in row.figures.items()}}

@@ -99,6 +99,29 @@ def test_its_readme_and_record_say_what_it_is(corpus: Corpus, tmp_path: Path) ->
     assert (record.name, record.kind, record.steps) == ("mine", "base", 7)
 
 
+def test_of_two_models_of_one_name_each_has_its_own_figures(corpus: Corpus, tmp_path: Path) -> None:
+    """The second one is a training of the same name in another corpus."""
+    shutil.copytree(corpus.url, tmp_path / "other")
+    shutil.rmtree(tmp_path / "other/train/base")
+    shutil.move(tmp_path / "other/train/quant-d", tmp_path / "other/train/base")
+    other = tmp_path / "other/train/base"
+    both = ("--model", "base", "--model", other)
+    done = pipeline("evaluate", corpus.url, *both, "--sentences", 50, "--metrics", "l2")
+    assert done.returncode == 0, said(done)
+    shown = {}
+    for url in (corpus.url, tmp_path / "other"):
+        table = Path(url) / "train/base/evaluation/test.json"
+        figures = {name: row["metrics"]["l2"]["mean"] for name, row in json.loads(table.read_text())["models"].items()}
+        assert figures["base"] != figures[str(other)]
+        to = tmp_path / f"own-{len(shown)}"
+        done = pipeline("export-model", url, "--model", "base", "--to", to)
+        assert done.returncode == 0, said(done)
+        rows = [line for line in (to / "README.md").read_text().splitlines() if line.startswith("| ")]
+        assert not [row for row in rows if str(tmp_path) in row]
+        (shown[str(url)],) = [row.split()[3] for row in rows if row.startswith("| base |")]
+    assert shown == {corpus.url: f"{figures['base']:.4g}", str(tmp_path / "other"): f"{figures[str(other)]:.4g}"}
+
+
 def test_figures_that_were_changed_are_not_exported(corpus: Corpus, tmp_path: Path) -> None:
     for name in ("base", "two-tower"):
         done = pipeline("evaluate", corpus.url, "--model", name, "--sentences", 50, "--metrics", "l2")

@@ -6,13 +6,17 @@ import io
 import shutil
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import TrainSettings
+from pipeline.storage import retry
+from pipeline.storage.remote import AwayError
 from pipeline.training.data.index import make_index
 from pipeline.training.evaluation.evaluate import EvaluateOptions, evaluate
 from pipeline.training.evaluation.held_out import held_out
+from pipeline.training.evaluation.seen import _index_at
 from pipeline.training.record import PinnedIndex
 from tests.pipeline.training.evaluation.corpora import CARDS, CONTEXT, make_corpus, write_model
 
@@ -59,3 +63,14 @@ def test_documents_that_a_model_was_trained_on_are_left_out(tmp_path: Path) -> N
     for path in began.parts["documents"].to_pylist():
         corpus.store.delete(path)
     assert "of-then: what it was trained on is not all here" in evaluated("of-then")[0]
+
+
+def test_a_store_that_is_away_is_not_taken_for_an_index_that_is_gone(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _index_at(f"{bucket}/nowhere", "0" * 32) is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    retry.filesystem(bucket)[0].clear_instance_cache()  # of the client with the good address
+    monkeypatch.setattr(retry, "current", retry.RetryPolicy(0.5))
+    with pytest.raises(AwayError, match="EndpointConnectionError"):
+        _index_at(f"{bucket}/nowhere", "0" * 32)
