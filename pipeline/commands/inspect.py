@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -337,8 +338,9 @@ def report(
         report_settings,
         show_expectations,
     )
+    from pipeline.quality.explore import PLACE as INTERACTIVE
     from pipeline.quality.explore import write_explorer
-    from pipeline.quality.report import write_report
+    from pipeline.quality.report import PLACE, write_report
     from pipeline.quality.report.compared import compare_corpora
     from pipeline.run.trained_models import trained_models
 
@@ -359,5 +361,9 @@ def report(
         place = write_report(corpus, to, say, settings.max_rows, expected, compared, trained)
     show_expectations(out, expected)
     print_plain(out, f"{place} written")
+    other, option = (PLACE, "") if interactive else (INTERACTIVE, " --interactive")
+    if to is None and corpus.store.exists(other):
+        again = f"pipeline report {shlex.quote(str(where))}{option}"
+        print_plain(out, f"{corpus.url}/{other} is that of an earlier report: {again} writes it again", "dim")
     if strict and (failed := failed_expectations(expected)):
         raise CorpusError(failed)

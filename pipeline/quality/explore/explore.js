@@ -589,6 +589,8 @@ function begin() {
   }
   $("map-section").hidden = !mapped;
   $("columns-section").hidden = !histograms.length;
+  $("constants").hidden = !data.constants.length;
+  $("constants").textContent = `The same in every sentence: ${data.constants.join(", ")}.`;
   $("heat-section").hidden = !score || !chars;
   const [first, second] = data.map.explained;
   $("map-lead").textContent = (data.map.pacmap

@@ -67,15 +67,13 @@ class Sample:
     def columns(self, rows: int) -> dict[str, Any]:
         """Return the first `rows` rows as the page needs them: values by column, names and codes of groups."""
         table = self.table.slice(0, rows)
-        numbers = [
-            one
-            for name in LABELS
-            if name in table.column_names and (one := _numbers(name, table[name].to_numpy())) is not None
-        ]
+        there = [(name, table[name].to_numpy()) for name in LABELS if name in table.column_names]
+        numbers = [one for name, values in there if (one := _numbers(name, values)) is not None]
         texts = {name: _texts(table, name) for name in ("text", "decoded", "doc_id")}
         mapped = self.places.place[:rows]
         return {
             "numbers": numbers,
+            "constants": [said for name, values in there if (said := _constant(name, values))],
             "lang": _coded(table["lang"]),
             "source": _coded(table["source"]),
             "cluster": _clusters(table),
@@ -162,6 +160,16 @@ def _numbers(name: str, values: npt.NDArray[Any]) -> dict[str, Any] | None:
     shown = [float(f"{one:.4g}") if np.isfinite(one) else None for one in numbers.tolist()]
     whole = [int(one) if one is not None and one == int(one) else one for one in shown]
     return {"name": name, "label": LABELS[name], "log": bool(skewed), "values": whole}
+
+
+def _constant(name: str, values: npt.NDArray[Any]) -> str:
+    """Return `AutoBLEU 100` for a column that has the same value in all rows that have one; empty for others."""
+    numbers = np.asarray(values, np.float64)
+    known = numbers[np.isfinite(numbers)]
+    if not len(known) or known.min() != known.max():
+        return ""
+    missing = len(numbers) - len(known)
+    return f"{LABELS[name]} {known[0]:.4g}" + (f" ({missing} without)" if missing else "")
 
 
 def _coded(column: pa.ChunkedArray) -> dict[str, Any]:

@@ -265,6 +265,26 @@ def test_in_a_browser(corpus: Corpus, file: Path) -> None:
             assert page.js(refused) == "TypeError"  # no text becomes markup
 
 
+def test_scores_that_are_equal_everywhere_are_told(tmp_path: Path) -> None:
+    """They have no histogram, and were left out without a word."""
+    documents = [
+        {"id": name, "lang": "eng_Latn", "title": "t", "text": text} for name, text in (("1", "A b."), ("2", "C d."))
+    ]
+    write_jsonl(tmp_path / "in/a.jsonl", documents)
+    path = write_config(tmp_path, autobleu={"sample": 1.0, "length_extra": 1, "length_factor": 1.0}, report={})
+    assert pipeline("run", path).returncode == 0
+    out = tmp_path / "out"
+    done = pipeline("report", out, "--interactive")
+    assert done.returncode == 0 and "out/report/index.html is that of an earlier report" in done.stdout, done
+    data = data_of((out / "report/interactive.html").read_text("utf-8"))
+    assert "characters 4" in data["constants"] and "characters" not in {one["label"] for one in data["numbers"]}
+    shown = {one["label"] for one in data["numbers"]} | {one.rpartition(" ")[0] for one in data["constants"]}
+    assert "AutoBLEU" in shown, "whether it varies or not"
+    done = pipeline("report", out)
+    told = f"interactive.html is that of an earlier report: pipeline report {out} --interactive writes it again"
+    assert done.returncode == 0 and told in done.stdout, done
+
+
 @contextmanager
 def explored(folder: Path, sections: dict[str, Any]) -> Iterator[Any]:
     """The interactive report, in a browser, of the corpus of what lies in a folder."""
