@@ -238,7 +238,9 @@ def _replaced(module: Any, **names: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unabridged() -> Iterator[None]:
-    """Have help that is written inside the `with` block break a word that is wider than its column, not cut it off."""
+    """Have help that is written inside the `with` block break a word that is wider than its column, not cut it off, and
+    end as other commands do if its reader leaves.
+    """
     from rich.columns import Columns
     from rich.table import Table
     from rich.text import Text
@@ -259,7 +261,10 @@ def _unabridged() -> Iterator[None]:
     # Typer has no setting for this; a version without these names cuts words off.
     mine = {name: one for name, one in (("Table", Unabridged), ("Columns", columns)) if hasattr(rich_utils, name)}
     with _replaced(rich_utils, **mine):
-        yield
+        try:
+            yield
+        except SystemExit:  # of Rich, whose reader has left
+            end_without_reader()
 
 
 class Group(TyperGroup):

@@ -93,7 +93,8 @@ def _batches_of(inputs: Sequence[InputSettings], rules: _Rules) -> Iterator[pa.R
                         if owner != settings.input_name:
                             raise InputError(
                                 f"inputs {owner} and {settings.input_name} both match {url}, so its documents would "
-                                "stand in the corpus twice; narrow the `path` of one, or remove it"
+                                "stand in the corpus twice; narrow the `path` of one, or remove it",
+                                settings.input_name,
                             )
                 yield batch
 

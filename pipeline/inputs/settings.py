@@ -22,10 +22,14 @@ from stages.stage import Settings, execution, meaning
 
 
 class InputError(ConfigError):
-    """Something about an input has to be corrected by a person; the message says what, where and how, in one line."""
+    """Something about an input has to be corrected by a person; the message says what, where and how, in one line.
 
-    def __init__(self, message: str) -> None:
+    `name`: the input, where the message is about one of several.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
         super().__init__(visible(message))
+        self.name = name
 
 
 def _regex_with_group(value: str) -> str:

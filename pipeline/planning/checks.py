@@ -242,7 +242,8 @@ def _inputs(
             except (PipelineError, OSError) as error:
                 found.append((("input", str(index), "path"), _plain(error, index, one)))
         if not found:
-            found.append((("input",), str(together)))
+            named = [index for index, one in enumerate(config.input) if one.input_name == getattr(together, "name", "")]
+            found.append((("input", str(named[0]), "path") if named else ("input",), str(together)))
     count = SentenceCounter(config.segment).sentences if config.rvq or config.predictor else None
     for index, one in enumerate(config.input):
         keys = ("input", str(index))

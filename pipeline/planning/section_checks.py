@@ -309,10 +309,11 @@ def _codes(config: RunConfig, chunks: ChunkTable | None, read: Sequence[RecordSa
             "give the fit; lower it, or raise those",
         )
     elif few is not None:
+        good = f"{POINTS_PER_UNIT} sentences per unit and more make good codebooks"
+        todo = f"lower it ({good}: {max(2, few // POINTS_PER_UNIT)})" if few > 2 else f"give more documents ({good})"
         yield (
             ("rvq", "units"),
-            f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; lower it "
-            f"({POINTS_PER_UNIT} sentences per unit and more make good codebooks: {max(2, few // POINTS_PER_UNIT)})"
+            f"rvq.units is {config.rvq.units}, but the inputs hold fewer than {counted(few, 'sentence')}; {todo}"
             if few
             else "rvq needs sentences, and the inputs hold none that can be used",
         )

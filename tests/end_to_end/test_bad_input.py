@@ -230,6 +230,8 @@ def test_two_patterns_that_match_the_same_file(tmp_path: Path) -> None:
     source = {"lang": "eng_Latn", "id": "id"}
     code, shown = run(tmp_path, "in", input=[{"path": "in/*.jsonl", **source}, {"path": "in/b.jsonl", **source}])
     assert code == 2 and "both match" in shown and "b.jsonl" in shown, shown
+    (place,) = re.findall(r"^(\S+\.yaml):(\d+): inputs ", shown, re.MULTILINE)
+    assert "in/b.jsonl" in Path(place[0]).read_text().splitlines()[int(place[1]) - 1], "the line of the second one"
 
 
 def test_files_that_change_after_planning_fail_alone_and_are_read_by_the_next_run(tmp_path: Path) -> None:

@@ -80,5 +80,9 @@ def test_closed_and_full_standard_streams(tmp_path: Path) -> None:
         full = f"{shlex.quote(str(PIPELINE))} {reading} >/dev/full"
         done = subprocess.run(["bash", "-c", full], capture_output=True, text=True, timeout=600)
         assert done.returncode == 1 and done.stderr.startswith("standard output cannot be written"), (reading, done)
+    for reading in ("--help", "run --help", ""):
+        left = f"set -o pipefail; {shlex.quote(str(PIPELINE))} {reading} | true"
+        done = subprocess.run(["bash", "-c", left], capture_output=True, text=True, timeout=600)
+        assert (done.returncode, done.stderr) == (141, ""), (reading, done)
     assert subprocess.run(["bash", "-c", inherited], timeout=600).returncode == 0
     assert pipeline("run", path).stdout.startswith("Nothing to do.") and pipeline("verify", path).returncode == 0

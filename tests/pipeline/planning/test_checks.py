@@ -264,6 +264,11 @@ def test_too_many_units_for_the_sentences_of_a_small_corpus(make_config: MakeCon
     path = make_config(rvq={"codebooks": 1, "units": 2000}, scaler={})
     (told,) = problems(path)  # 14 documents: by their size they could hold more, by their text they do not
     assert "rvq.units is 2000, but the inputs hold fewer than 1" in told
+    for old in (path.parent / "in").iterdir():
+        old.unlink()
+    write_jsonl(path.parent / "in/a.jsonl", [{"id": "1", "lang": "eng_Latn", "title": "t", "text": "One sentence."}])
+    (told,) = problems(path)
+    assert "give more documents (39 sentences per unit" in told, "two units are the least"
 
 
 def test_a_training_that_its_model_or_the_splits_of_a_small_corpus_forbid(make_config: MakeConfig) -> None:
