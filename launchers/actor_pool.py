@@ -1,121 +1,150 @@
-"""Actors of a node's Ray that live as long as a SLURM task: networks and segmenters are loaded once, not for each
-shard.
+"""Actors of a Ray that live as long as a phase, or as a SLURM task: networks and segmenters are loaded once.
 
-Ray Data ends its actors with each execution, so each shard would import PyTorch and load weights again in all of them.
-Here a segmenter takes one chunk after the other, and a visitor some parts at a time; only descriptors and events go
-through Ray. An actor that dies is started again where it was, and what it had in flight is given out once more; marks
-say in what it died (`pipeline/run/tasks.py`). Where SaT segments, Ray Data does the work as before.
+A segmenter takes one chunk after the other, and a visitor some parts at a time. This process hands out work as soon as
+an actor has room for it, and takes what comes back: 0.7 ms of its CPU for a part (`benchmarks/launcher.py`). Only
+descriptors and events go through Ray.
+
+An actor that dies is started again wherever there is room, and is given nothing until it answers; what it had in flight
+is given out again, to others. Marks say in what it died (`pipeline/run/tasks.py`), so a part that kills its actors is
+set aside. On a cluster, nodes that join get actors within seconds. Segmenters are as many as visitors need by what was
+measured or assumed of both; while visitors wait for parts, more are started.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
+import contextlib
+import logging
+import queue
 import time
-from collections import Counter, deque
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from launchers import ray_data
-from launchers.actors import SHARED_NICE, SWITCH_SECONDS, set_threads
-from launchers.pools import pools
+from launchers.actors import SegmentActor, VisitActor
+from launchers.pools import GpuBundles, Node, Pools, pools
+from launchers.ray_metrics import measured
+from launchers.work import Todo, Work, work_of
 from pipeline.base.errors import CorpusError
+from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
 from pipeline.planning.plan import Plan
-from pipeline.run.tasks import MAX_STARTS, PartTask, SegmentTask, failed_event
+from pipeline.run.tasks import MAX_STARTS, failed_event
 
-PAUSE_SECONDS = 1.0  # after an actor died, before its work is given out again
-MOST_TRIES = 4 * (MAX_STARTS + 1)  # of a part or chunk; marks set it aside before
-
-
-class LastingSegmenter:
-    """An actor that segments. `work`: that of the plan's launcher."""
-
-    def __init__(self, work: ray_data.Work, device: str) -> None:
-        set_threads(device, 1, SHARED_NICE)
-        self._work, self._device = work, device
-        self._task: SegmentTask | None = None
-
-    def segment(self, chunk: str, folder: str) -> Iterator[str]:
-        """Yield the events of a chunk. `folder`: of its shard, which holds the marks."""
-        if self._task is None:
-            task = self._work.segment(self._device)
-            assert isinstance(task, SegmentTask)
-            self._task = task
-        if folder != self._task.folder:
-            self._task.under(folder)
-        for event in self._task(Chunk.from_json(chunk)):
-            yield event.model_dump_json()
+LOOK_SECONDS = 5.0  # between looks for nodes that joined, and for visitors that wait
+PATIENCE = 24 * 3600.0  # seconds without any event (GPUs may be late) after which the pool gives up
+MOST_TRIES = 4 * (MAX_STARTS + 1)  # of a part or chunk, which marks set aside before; deaths of an actor without event
+COMPACT_EVERY = 64  # ledgers that are written until small ones are merged
+_log = logging.getLogger(__name__)
 
 
-class LastingVisitor:
-    """An actor that visits parts, several at a time.
+def run(plan: Plan, folder: str) -> Iterator[Event]:
+    """Carry out a plan in the Ray that this process has joined; a fatal event is the last. `folder`: the run's.
 
-    Args:
-        work: makes the task.
-        device: where networks compute: `cpu`, `cuda`.
-        threads: how many threads PyTorch uses on CPUs.
+    Receipts of finished chunks are folded into ledgers meanwhile, so that a later plan reads few of them.
     """
-
-    def __init__(self, work: ray_data.Work, device: str, threads: int) -> None:
-        sys.setswitchinterval(SWITCH_SECONDS)
-        set_threads(device, threads)
-        assert work.visit
-        task = work.visit(device)
-        assert isinstance(task, PartTask)
-        self._task, self._switching = task, threading.Lock()
-
-    def visit(self, ref: str, folder: str, again: bool) -> str:
-        """Bring a part up to date.
-
-        Args:
-            ref: the part as JSON.
-            folder: the folder for marks of attempts.
-            again: whether a worker died while visiting the part, so that marks are read again.
-
-        Returns:
-            The event as JSON.
-        """
-        with self._switching:
-            if again or folder != self._task.folder:
-                self._task.under(folder)
-        return self._task(PartRef.model_validate_json(ref)).model_dump_json()
-
-    def process(self) -> int:
-        """Return the number of its process."""
-        return os.getpid()
+    with contextlib.closing(ActorPool(folds=True)) as pool:
+        yield from measured(pool.run(plan, folder), plan.config.name)
 
 
 @dataclass(eq=False)
 class _Member:
-    """An actor, seen from here: how many calls it has in flight, of how many at most."""
+    """An actor, seen from here. `busy`: calls in flight; `deaths`: since it last brought an event."""
 
     actor: Any
-    most: int
     busy: int = 0
+    deaths: int = 0
 
 
 @dataclass
-class ActorPool:
-    """The actors of a task. `run` may be called for one shard after the other."""
+class _Crew:
+    """The actors of one kind, of which each may have some calls in flight.
 
-    segmenters: list[_Member] = field(default_factory=list)
-    visitors: list[_Member] = field(default_factory=list)
+    `made`: how many there have been; `members`: those that have not been given up; `ready`: those that answer, by the
+    number of calls that they have in flight; `silent`: those that did not answer, and are asked again.
+    """
+
+    most: int = 1
+    made: int = 0
+    members: list[_Member] = field(default_factory=list)
+    ready: list[dict[_Member, None]] = field(default_factory=lambda: [{}, {}])
+    silent: list[_Member] = field(default_factory=list)
+
+    def free(self) -> _Member | None:
+        """Return the member with the fewest calls in flight, if it has room for one more."""
+        return next((next(iter(some)) for some in self.ready[: self.most] if some), None)
+
+    @property
+    def idle(self) -> int:
+        """How many members have nothing to do."""
+        return len(self.ready[0])
+
+    def is_ready(self, member: _Member) -> bool:
+        """Return whether a member answers."""
+        return member in self.ready[member.busy]
+
+    def set_busy(self, member: _Member, busy: int) -> None:
+        """Note how many calls of a member are in flight."""
+        if self.is_ready(member):
+            del self.ready[member.busy][member]
+            self.ready[busy][member] = None
+        member.busy = busy
+
+    def set_ready(self, member: _Member, ready: bool) -> None:
+        """Note whether a member answers."""
+        self.ready[member.busy].pop(member, None)
+        if ready:
+            self.ready[member.busy][member] = None
+
+    def reset(self, most: int) -> None:
+        """Begin without members."""
+        self.most, self.made, self.members, self.silent = most, 0, [], []
+        self.ready = [{} for _ in range(most + 1)]
+
+
+_Item = Chunk | PartRef | None  # None: whether an actor is there
+
+
+class ActorPool:
+    """The actors of a phase or task. `run` may be called for one shard after the other.
+
+    Args:
+        work: what they do; None: that of the first plan.
+        folds: whether receipts of finished chunks are folded into ledgers.
+
+    Raises:
+        RuntimeError: by `run`, if this process has joined no Ray.
+    """
+
+    def __init__(self, work: Work | None = None, folds: bool = False) -> None:
+        self._work, self._folds = work, folds
+        self.segmenters, self.visitors = _Crew(), _Crew()
+        self._found: Pools | None = None
+        self._bundles: GpuBundles | None = None
+        self._came: queue.SimpleQueue[tuple[_Crew | None, _Member | None, Any, Future[Any]]] = queue.SimpleQueue()
+        self._in_flight = self._folding = self._folded = 0
+        self._tries: Counter[str] = Counter()
+        self._last_death = ""
+        self._news = 0  # parts that were segmented since segmenters were added
 
     def run(self, plan: Plan, folder: str) -> Generator[Event]:
-        """Do what a shard lacks, yield events as they come; a fatal event is the last. `folder`: the shard's."""
-        if plan.config.segment.uses_sat:
-            yield from ray_data.run(plan, folder)
-            return
-        if not self.segmenters:
-            self._start(plan, folder)
+        """Do what a plan lacks, yield events as they come; a fatal event is the last.
+
+        `plan`: of the same configuration and stages each time; `folder`: for marks, the run's or its shard's.
+        """
+        self._work = self._work or work_of(plan, folder)
+        yield from self.flow(Todo.of(plan), folder)
+
+    def flow(self, todo: Todo, folder: str) -> Generator[Event]:
+        """Do all of this, yield events as they come; a fatal event is the last. `folder`: for marks."""
         finished = False
+        self._tries.clear()
         try:
-            for event in self._flow(plan, folder):
+            self._add_actors(todo)
+            for event in self._flow(todo, folder):
                 yield event
                 if event.fatal:
                     return
@@ -128,78 +157,210 @@ class ActorPool:
         """End the actors."""
         import ray
 
-        for member in (*self.segmenters, *self.visitors):
+        for member in (*self.segmenters.members, *self.visitors.members):
             ray.kill(member.actor)
-        self.segmenters, self.visitors = [], []
+        if self._bundles:
+            self._bundles.remove()
+        self._found = self._bundles = None
+        self.segmenters, self.visitors = _Crew(), _Crew()
+        self._in_flight = self._folding = self._news = 0
+        self._came = queue.SimpleQueue()
 
-    def _start(self, plan: Plan, folder: str) -> None:
+    def _flow(self, todo: Todo, folder: str) -> Iterator[Event]:
+        looked = heard = time.monotonic()
+        while True:
+            self._hand_out(todo, folder)
+            if not self._in_flight and not self._folding and todo.is_empty:
+                return
+            if error := self._lost(todo, time.monotonic() - heard):
+                yield failed_event("Ray", error).model_copy(update={"fatal": True})
+                return
+            with contextlib.suppress(queue.Empty):
+                came = self._came.get(timeout=LOOK_SECONDS)
+                heard = time.monotonic()
+                yield from self._taken(todo, folder, *came)
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                self._add_actors(todo)
+                looked = time.monotonic()
+
+    def _hand_out(self, todo: Todo, folder: str) -> None:
+        """Give all there is to actors that have room for it."""
+        while (member := self.visitors.free()) and (part := todo.part()):
+            self._visit(member, part, folder)
+        while (member := self.segmenters.free()) and (chunk := todo.chunk()):
+            self._segment(member, chunk, folder)
+        if (chunks := todo.take_finished(self._settings.chunks_per_claim)) and self._folds:
+            self._fold(chunks)
+
+    def _visit(self, member: _Member, part: PartRef, folder: str) -> None:
+        call = member.actor.visit.remote(part.model_dump_json(), folder, self._tries[part.part] > 0)
+        self._send(self.visitors, member, part, call)
+
+    def _segment(self, member: _Member, chunk: Chunk, folder: str) -> None:
+        self._send(self.segmenters, member, chunk, member.actor.segment.remote(chunk.to_json(), folder))
+
+    def _send(self, crew: _Crew, member: _Member, item: Chunk | PartRef, call: Any) -> None:
+        crew.set_busy(member, member.busy + 1)
+        self._in_flight += 1
+        self._expect(call, crew, member, item)
+
+    def _ask(self, crew: _Crew, member: _Member) -> None:
+        """Have a member answer as soon as it is there; until then it is given nothing."""
+        crew.set_ready(member, False)
+        self._expect(member.actor.process.remote(), crew, member, None)
+
+    def _fold(self, chunks: Sequence[Chunk]) -> None:
+        """Have a ledger of chunks written, somewhere."""
         import ray
 
-        settings, work = plan.config.launcher, ray_data.work_of(plan, folder)
-        found = pools(ray_data.nodes_of_ray(), settings, False)
-        kept = {"max_restarts": -1, "max_task_retries": 0}
-        segment = ray.remote(LastingSegmenter).options(num_cpus=found.segmenter_cpus, **kept)
-        self.segmenters = [_Member(segment.remote(work, found.segmenter_device), 1) for _ in range(found.segmenters)]
-        if work.visit:
-            flight = settings.parts_in_flight
-            visit = ray.remote(LastingVisitor).options(
-                num_cpus=found.visitor_cpus, num_gpus=found.visitor_gpus, max_concurrency=flight, **kept
-            )
-            made = [visit.remote(work, found.device, found.threads) for _ in range(found.visitors)]
-            self.visitors = [_Member(actor, flight) for actor in made]
+        assert self._work and self._work.fold
+        self._folding += 1
+        self._folded += 1
+        task = ray.remote(_folded).options(num_cpus=0, scheduling_strategy="SPREAD")
+        self._expect(task.remote(self._work.fold, chunks, self._folded % COMPACT_EVERY == 0), None, None, None)
 
-    def _flow(self, plan: Plan, folder: str) -> Iterator[Event]:
-        import ray
-        from ray.exceptions import RayActorError, RayError
+    def _expect(self, call: Any, crew: _Crew | None, member: _Member | None, item: _Item) -> None:
+        came = self._came
+        call.future().add_done_callback(lambda got: came.put((crew, member, item, got)))
 
-        chunks, parts = deque(plan.chunks_to_segment()), deque(plan.parts_to_visit())
-        tries: Counter[str] = Counter()
-        in_flight: dict[Any, tuple[_Member, Chunk | PartRef]] = {}
-        seen: set[str] = set()
-        while chunks or (parts and self.visitors) or in_flight:
-            for member in self.segmenters:
-                if chunks and not member.busy:
-                    chunk, member.busy = chunks.popleft(), 1
-                    call = member.actor.segment.options(num_returns="streaming").remote(chunk.to_json(), folder)
-                    in_flight[call] = member, chunk
-            for member in sorted(self.visitors, key=lambda one: one.busy):
-                if parts and member.busy < member.most:
-                    ref = parts.popleft()
-                    member.busy += 1
-                    in_flight[member.actor.visit.remote(ref.model_dump_json(), folder, tries[ref.part] > 0)] = (
-                        member,
-                        ref,
-                    )
-            if not in_flight:
-                break
-            ready: list[Any] = ray.wait(list(in_flight), num_returns=1, fetch_local=False)[0]
-            call = ready[0]
-            member, item = in_flight[call]
-            try:
-                if isinstance(item, Chunk):
-                    event = Event.model_validate_json(ray.get(next(call)))
-                    if event.kind == "segmented" and event.where in seen:
-                        continue
-                    seen.add(event.where if event.kind == "segmented" else "")
-                    parts.extend([event.ref] if event.ref else [])
-                    yield event
-                    continue
-                event = Event.model_validate_json(ray.get(call))
-            except StopIteration:
-                pass
-            except RayError as error:
-                name = item.id if isinstance(item, Chunk) else item.part
-                tries[name] += 1
-                if isinstance(error, RayActorError) and tries[name] < MOST_TRIES:
-                    time.sleep(PAUSE_SECONDS)
-                    if isinstance(item, Chunk):
-                        chunks.append(item)
-                    else:
-                        parts.append(item)
-                else:
-                    what = f"its worker failed or died ({tries[name]} times); see Ray's logs: {error}"
-                    yield failed_event(name, CorpusError(what))
+    def _taken(
+        self, todo: Todo, folder: str, crew: _Crew | None, member: _Member | None, item: _Item, got: Future[Any]
+    ) -> Iterator[Event]:
+        """Take what came back of a call, and yield its events."""
+        error = got.exception()
+        if crew is None or member is None:
+            self._folding -= 1
+            if error:  # the end of the run folds, too, and reports what is wrong with receipts
+                _log.warning("receipts were not folded: %s", error)
+        elif item is None:
+            if error is None:
+                crew.set_ready(member, True)
             else:
-                yield event
-            member.busy -= 1
-            del in_flight[call]
+                self._died(crew, member, error)
+        else:
+            crew.set_busy(member, member.busy - 1)
+            self._in_flight -= 1
+            if error is not None:
+                yield from self._failed(todo, crew, member, item, error)
+            elif isinstance(item, PartRef):
+                member.deaths = 0
+                todo.visited(item.part)
+                yield Event.model_validate_json(got.result())
+            else:
+                member.deaths = 0
+                texts, over = got.result()
+                for event in map(Event.model_validate_json, texts):
+                    self._news += event.kind == "segmented"
+                    if todo.segmented(item, event):
+                        yield event
+                if not over:
+                    self._segment(member, item, folder)
+
+    def _failed(
+        self, todo: Todo, crew: _Crew, member: _Member, item: Chunk | PartRef, error: BaseException
+    ) -> Iterator[Event]:
+        """Take back what a member had that died, to give it to another."""
+        from ray.exceptions import RayError, RayTaskError
+
+        name = item.id if isinstance(item, Chunk) else item.part
+        self._tries[name] += 1
+        if isinstance(error, RayError) and not isinstance(error, RayTaskError):
+            self._died(crew, member, error)
+            if self._tries[name] < MOST_TRIES:
+                todo.again(item)
+                return
+        what = f"its worker failed or died ({self._tries[name]} times); see Ray's logs: {error}"
+        if isinstance(item, Chunk):
+            todo.failed(item)
+        else:
+            todo.visited(item.part)
+        yield failed_event(name, CorpusError(what))
+
+    def _died(self, crew: _Crew, member: _Member, error: BaseException) -> None:
+        """Wait until a member is there again; give it up if it will not be, or died again and again."""
+        from ray.exceptions import ActorDiedError
+
+        if member not in crew.members or member in crew.silent:
+            return
+        self._last_death = str(error).strip().rpartition("\n")[2]
+        if isinstance(error, ActorDiedError) or member.deaths >= MOST_TRIES:
+            crew.set_ready(member, False)
+            crew.members.remove(member)
+        elif crew.is_ready(member):
+            member.deaths += 1
+            self._ask(crew, member)
+        else:
+            crew.silent.append(member)  # it is asked again at the next look
+
+    def _lost(self, todo: Todo, silent: float) -> CorpusError | None:
+        """Return an error if nobody is left who could do the rest, or nobody has answered for `silent` seconds."""
+        if silent > PATIENCE:
+            return CorpusError(f"no worker has answered for {PATIENCE / 3600:.0f} hours; see Ray's logs")
+        gone = [crew for crew in (self.visitors, self.segmenters) if crew.made and not crew.members]
+        if not gone or todo.is_empty or (self._in_flight and self.visitors not in gone):
+            return None
+        return CorpusError(f"all workers died before everything was done; see Ray's logs: {self._last_death}")
+
+    @property
+    def _settings(self) -> LauncherSettings:
+        assert self._work
+        return self._work.settings
+
+    def _add_actors(self, todo: Todo) -> None:
+        """Add the actors for which there is work and room."""
+        import ray
+
+        work, settings = self._work, self._settings
+        assert work
+        found = self._found
+        if found is None:
+            logging.getLogger("ray").setLevel(logging.CRITICAL)  # a failure comes back as an event
+            found = self._found = pools(nodes_of_ray(), settings, work.sat, work.needed)
+            self._bundles = GpuBundles(found) if found.bundled else None
+            self.visitors.reset(settings.parts_in_flight)
+            self.segmenters.reset(1)
+        now = pools(nodes_of_ray(), settings, work.sat, work.needed) if settings.kind == "ray" else found
+        kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
+        visit, segment = ray.remote(VisitActor), ray.remote(SegmentActor)
+        while work.visit and self.visitors.made < min(now.visitors, todo.parts_about):
+            options = kept | {"num_cpus": found.visitor_cpus, "num_gpus": found.visitor_gpus}
+            options |= {"scheduling_strategy": self._bundles.of_visitor()} if self._bundles else {}
+            actor = visit.options(**options, max_concurrency=settings.parts_in_flight)
+            self._join(self.visitors, actor.remote(work.visit, found.device, found.threads))
+        while self.segmenters.made < min(self._segmenters(now, todo), todo.chunks):
+            options = kept | {"num_cpus": found.segmenter_cpus, "num_gpus": found.segmenter_gpus}
+            options |= {"scheduling_strategy": self._bundles.of_segmenter() if self._bundles else "SPREAD"}
+            self._join(self.segmenters, segment.options(**options).remote(work.segment, found.segmenter_device))
+        for crew in (self.visitors, self.segmenters):
+            silent, crew.silent = crew.silent, []
+            for member in silent:
+                self._ask(crew, member)
+
+    def _join(self, crew: _Crew, actor: Any) -> None:
+        crew.made += 1
+        member = _Member(actor)
+        crew.members.append(member)
+        self._ask(crew, member)
+
+    def _segmenters(self, now: Pools, todo: Todo) -> int:
+        """Return how many segmenters there should be: a quarter more if all are busy and most visitors wait."""
+        made = self.segmenters.made
+        if now.bundled or self._settings.segmenters or not (made and self._news and self._work and self._work.visit):
+            return now.segmenters
+        waits = 2 * self.visitors.idle >= len(self.visitors.members) and self.segmenters.free() is None
+        if not (waits and todo.lacks_parts):
+            return max(made, now.segmenters)
+        self._news = 0
+        return min(made + max(1, made // 4), now.most_segmenters)
+
+
+def _folded(fold: Callable[[Sequence[Chunk], bool], None], chunks: Sequence[Chunk], compacts: bool) -> None:
+    fold(chunks, compacts)
+
+
+def nodes_of_ray() -> list[Node]:
+    """Return what Ray may allocate, node by node."""
+    import ray
+
+    alive: list[dict[str, Any]] = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    return [Node(one.get("CPU", 0.0), int(one.get("GPU", 0))) for one in alive]

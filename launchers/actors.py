@@ -1,33 +1,47 @@
-"""The two kinds of actors that Ray Data feeds: one segments chunks, one visits parts; both receive and yield items.
+"""The two kinds of actors of a Ray: one segments chunks, one visits parts. Both live as long as the pool of a phase or
+of a SLURM task, so networks and segmenters are loaded once.
 
-An item is a descriptor ({"part": …} or {"chunk": …}) or an event ({"event": …}, with its chunk and the number of parts
-that the chunk had so far). Items travel as JSON, many in one value, which Ray Data cannot split; actors send them on
-every half second, so that small parts cost Ray little.
+Only descriptors and events go through Ray, as JSON; sentences and embeddings go through storage. An actor is told for
+each call which folder has the marks of attempts: that of the run, or of a shard.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import pyarrow as pa
+from typing import Protocol
 
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
 
-Segmenting = Callable[[Chunk], Iterator[Event]]
-Visiting = Callable[[PartRef], Event]
-
-ITEMS = "items"
-FLUSH_SECONDS = 0.5
+FLUSH_SECONDS = 0.5  # after which a segmenter passes on what it has
 SWITCH_SECONDS = 50e-6  # after which a thread yields the interpreter, so that the computing thread need not wait
 SHARED_NICE = 10  # of segmenters, if networks compute on the same cores: one late thread delays all others
+
+
+class Segmenting(Protocol):
+    """What segments: `SegmentTask`."""
+
+    def under(self, folder: str) -> None:
+        """Leave marks in this folder from now on."""
+
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        """Segment a chunk."""
+
+
+class Visiting(Protocol):
+    """What visits parts, in several threads: `PartTask`."""
+
+    def under(self, folder: str) -> None:
+        """Leave marks in this folder from now on, and read those that are there."""
+
+    def __call__(self, ref: PartRef) -> Event:
+        """Bring a part up to date."""
 
 
 def set_threads(device: str, threads: int, nice: int = 0) -> None:
@@ -46,89 +60,82 @@ def set_threads(device: str, threads: int, nice: int = 0) -> None:
 
 
 class SegmentActor:
-    """Chunk descriptors → events. `make` loads the segmenter.
+    """Segments one chunk at a time.
 
     Args:
-        make: makes the task, and loads the segmenter.
+        make: makes the task for a device.
         device: where networks compute: `cpu`, `cuda`.
-        at_once: whether events are passed on at once, instead of every `FLUSH_SECONDS` seconds.
     """
 
-    def __init__(self, make: Callable[[], Segmenting], device: str, at_once: bool) -> None:
+    def __init__(self, make: Callable[[str], Segmenting], device: str) -> None:
         set_threads(device, 1, SHARED_NICE)  # one process per core segments already
-        self._task = make()
-        self._at_once = at_once
+        self._task, self._folder, self._chunk = make(device), "", ""
+        self._events: Iterator[Event] = iter(())
 
-    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Turn items into items."""
-        out = _Outbox(self._at_once)
-        for item in unpacked(batch):
-            chunk = Chunk.from_json(item["chunk"])
-            parts = 0
-            for event in self._task(chunk):
-                parts += event.kind == "segmented"
-                yield from out.add({"event": event.model_dump_json(), "of": chunk.id, "parts": parts})
-        yield from out.rest()
+    def segment(self, chunk: str, folder: str) -> tuple[list[str], bool]:
+        """Begin a chunk, or go on with it.
+
+        Args:
+            chunk: the chunk as JSON.
+            folder: the folder for marks of attempts.
+
+        Returns:
+            The events of the next half second as JSON, and whether the chunk is over.
+        """
+        if chunk != self._chunk:
+            if folder != self._folder:
+                self._task.under(folder)
+                self._folder = folder
+            self._chunk, self._events = chunk, self._task(Chunk.from_json(chunk))
+        until, found = time.monotonic() + FLUSH_SECONDS, []
+        for event in self._events:
+            found.append(_with_place(event).model_dump_json())
+            if time.monotonic() >= until:
+                return found, False
+        self._chunk = ""
+        return found, True
+
+    def process(self) -> int:
+        """Return the number of its process, once it is there."""
+        return os.getpid()
 
 
 class VisitActor:
-    """Part descriptors and `segmented` events → events; other events pass through. Several threads may call it.
+    """Visits parts, several at a time.
 
     Args:
-        make: makes the task, and loads the models.
+        make: makes the task for a device.
         device: where networks compute: `cpu`, `cuda`.
         threads: how many threads PyTorch uses on CPUs.
-        at_once: whether events are passed on at once, instead of every `FLUSH_SECONDS` seconds.
     """
 
-    def __init__(self, make: Callable[[], Visiting], device: str, threads: int, at_once: bool) -> None:
+    def __init__(self, make: Callable[[str], Visiting], device: str, threads: int) -> None:
         sys.setswitchinterval(SWITCH_SECONDS)
         set_threads(device, threads)
-        self._task = make()
-        self._at_once = at_once
+        self._task, self._folder, self._switching = make(device), "", threading.Lock()
 
-    def __call__(self, batch: pa.Table) -> Iterator[pa.Table]:
-        """Turn items into items."""
-        out = _Outbox(self._at_once)
-        for item in unpacked(batch):
-            if "event" in item:
-                yield from out.add(item)
-                ref = Event.model_validate_json(item["event"]).ref
-            else:
-                ref = PartRef.model_validate(item["part"])
-            if ref:
-                event = self._task(ref)
-                if event.fatal:
-                    event = event.model_copy(update={"error": f"{event.error} (on {platform.node()})"})
-                yield from out.add({"event": event.model_dump_json()})
-        yield from out.rest()
+    def visit(self, ref: str, folder: str, again: bool) -> str:
+        """Bring a part up to date.
 
+        Args:
+            ref: the part as JSON.
+            folder: the folder for marks of attempts.
+            again: whether a worker died while visiting the part, so that marks are read again.
 
-def packed(items: list[dict[str, Any]]) -> pa.Table:
-    """Return a block of these items."""
-    return pa.table({ITEMS: [json.dumps(items)]})
+        Returns:
+            The event as JSON.
+        """
+        with self._switching:
+            if again or folder != self._folder:
+                self._task.under(folder)
+                self._folder = folder
+        return _with_place(self._task(PartRef.model_validate_json(ref))).model_dump_json()
 
-
-def unpacked(block: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the items of a block."""
-    for text in block[ITEMS].to_pylist():
-        yield from json.loads(text)
+    def process(self) -> int:
+        """Return the number of its process, once it is there."""
+        return os.getpid()
 
 
-class _Outbox:
-    """Items that have not been sent on yet."""
-
-    def __init__(self, at_once: bool) -> None:
-        self._items: list[dict[str, Any]] = []
-        self._wait = 0.0 if at_once else FLUSH_SECONDS
-        self._sent = time.monotonic()
-
-    def add(self, item: dict[str, Any]) -> Iterator[pa.Table]:
-        self._items.append(item)
-        if time.monotonic() - self._sent >= self._wait:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[pa.Table]:
-        if self._items:
-            yield packed(self._items)
-        self._items, self._sent = [], time.monotonic()
+def _with_place(event: Event) -> Event:
+    """Name this machine in an event that ends the run."""
+    return event.model_copy(update={"error": f"{event.error} (on {platform.node()})"}) if event.fatal else event

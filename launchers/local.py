@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launchers import ray_data
+from launchers import actor_pool
 from launchers.devices import allowed_cpus, devices, threads_left
 from pipeline.base.errors import PipelineError
 from pipeline.base.formats import size
@@ -83,7 +83,7 @@ ray.shutdown()
 def run(plan: Plan, folder: str) -> Iterator[Event]:
     """Start Ray unless it is up, carry out the plan, yield events as they come back; a fatal event is the last."""
     with ray_on_this_machine():
-        yield from ray_data.run(plan, folder)
+        yield from actor_pool.run(plan, folder)
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ beside them when the segmenters are gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING
 
 from pipeline.config.launcher import LauncherSettings
@@ -39,7 +39,7 @@ class Pools:
     """Actors that visit and actors that segment, with the CPUs and GPUs that one of them reserves.
 
     `threads`: of a visitor on a CPU. `device`: of all visitors, `segmenter_device`: of all segmenters; "cpu" or "cuda".
-    `bundled`: a visitor and `segmenters_per_gpu` segmenters share each GPU.
+    `bundled`: a visitor and `segmenters_per_gpu` segmenters share each GPU. `most_segmenters`: for which there is room.
     """
 
     visitors: int
@@ -52,6 +52,7 @@ class Pools:
     device: str
     segmenter_device: str
     segmenters_per_gpu: int = 0
+    most_segmenters: int = 1
 
     @property
     def bundled(self) -> bool:
@@ -59,13 +60,20 @@ class Pools:
         return self.segmenters_per_gpu > 0
 
 
-def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools:
+def pools(
+    nodes: Sequence[Node],
+    settings: LauncherSettings,
+    sat: bool,
+    needed: Callable[[bool, int], float | None] = lambda gpu, threads: None,
+) -> Pools:
     """Return the pools of actors for some nodes.
 
     Args:
         nodes: CPUs and GPUs of each node.
         settings: the section `launcher`.
         sat: whether SaT segments, on GPUs if there are any.
+        needed: how many segmenters keep a visitor busy, which computes on a GPU or with so many threads; None: unknown,
+            and there are as many as there is room for.
 
     Returns:
         Numbers of actors, and what each takes of a node.
@@ -84,7 +92,10 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
         segmenting = [SAT_SEGMENTERS * node.gpus for node in nodes]
     else:
         segmenting = [max(1, int(node.cpus) - 1) for node in nodes]
-    segmenters = settings.segmenters or sum(segmenting)
+    threads = max(1, int(least))
+    each_needs = None if share else needed(gpus > 0, threads)
+    enough = sum(segmenting) if each_needs is None else max(1, math.ceil(each_needs * sum(visitors)))
+    segmenters = settings.segmenters or min(enough, sum(segmenting))
     per_gpu = math.ceil(segmenters / gpus) if share else 0
     if share:
         each = (least - visitor_cpus) / per_gpu
@@ -96,13 +107,14 @@ def pools(nodes: Sequence[Node], settings: LauncherSettings, sat: bool) -> Pools
         visitors=sum(visitors),
         visitor_cpus=_rounded(visitor_cpus),
         visitor_gpus=round(1 - share, 2) if gpus else 0.0,
-        threads=max(1, int(least)),
+        threads=threads,
         segmenters=segmenters,
         segmenter_cpus=_rounded(min(1.0, each)),
         segmenter_gpus=_rounded(share / per_gpu if share else 0.0),
         device="cuda" if gpus else "cpu",
         segmenter_device="cuda" if share else "cpu",
         segmenters_per_gpu=per_gpu,
+        most_segmenters=settings.segmenters or sum(segmenting),
     )
 
 
@@ -112,27 +124,30 @@ def _rounded(amount: float) -> float:
 
 
 class GpuBundles:
-    """A placement group for each GPU that a visitor shares with SaT segmenters, in one round.
+    """A placement group for each GPU that a visitor shares with SaT segmenters.
 
     By default Ray packs fractions best-fit: segmenters fill one GPU until its visitor no longer fits. A group of one
     bundle holds a whole GPU, and each actor is told which group it belongs to. A group whose node dies moves to another
-    GPU as soon as there is one, with its actors. Pools of such actors do not grow: a new actor could take a place that
-    another one still holds. Groups are created as actors ask for them: if few actors work, the other GPUs stay free.
+    GPU as soon as there is one, with its actors. Groups are created as actors ask for them: if few actors work, the
+    other GPUs stay free.
     """
 
     def __init__(self, found: Pools) -> None:
         self._found = found
         self._groups: list[PlacementGroup] = []
+        self._visitors = 0
+        self._segmenters: Counter[int] = Counter()  # by group
 
-    def of_visitors(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """Yield the places of visitors: one on each GPU."""
-        for number in count():
-            yield self._place(number)
+    def of_visitor(self) -> PlacementGroupSchedulingStrategy:
+        """Return the place of a further visitor: on a GPU that has none."""
+        self._visitors += 1
+        return self._place(self._visitors - 1)
 
-    def of_segmenters(self) -> Iterator[PlacementGroupSchedulingStrategy]:
-        """Yield the places of segmenters: one on each GPU, then a second one on each, and so on."""
-        for number in count():
-            yield self._place(number % self._found.visitors)
+    def of_segmenter(self) -> PlacementGroupSchedulingStrategy:
+        """Return the place of a further segmenter: on the GPU that has the fewest, of those for visitors."""
+        number = min(range(max(self._visitors, self._found.visitors)), key=lambda one: self._segmenters[one])
+        self._segmenters[number] += 1
+        return self._place(number)
 
     def remove(self) -> None:
         """Release the GPUs; actors that still exist end."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from launchers import ray_data
+from launchers import actor_pool
 from launchers.local import ENVIRONMENT, without_native_log
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
@@ -75,7 +75,7 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
     with joined(checked_address(plan.config)):
         first = {one.chunk.input: one.chunk for one in plan.chunks}
         check_nodes(plan.config, folder, [next(files_of(chunk)).url for chunk in first.values()])
-        yield from ray_data.run(plan, folder)
+        yield from actor_pool.run(plan, folder)
 
 
 @contextlib.contextmanager

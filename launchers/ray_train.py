@@ -23,9 +23,9 @@ from ray.train.v2.api.config import FailureConfig, LoggingConfig, RunConfig, Sca
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
 from rich.console import Console
 
+from launchers.actor_pool import nodes_of_ray
 from launchers.pools import Node
 from launchers.ray_cluster import check_nodes, checked_address, joined
-from launchers.ray_data import nodes_of_ray
 from launchers.restart import RestartPolicy
 from pipeline.base.errors import ConfigError, CorpusError, PipelineError
 from pipeline.config.run_config import RunConfig as Config

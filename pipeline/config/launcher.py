@@ -42,7 +42,12 @@ class LauncherSettings(Settings):
     )
 
     tasks: int = execution(1, ge=1, description="slurm: nodes that work at once, one array task each")
-    chunks_per_claim: int = execution(50, ge=1, description="slurm: most chunks that a task claims at a time")
+    chunks_per_claim: int = execution(
+        50,
+        ge=1,
+        description="slurm: most chunks that a task claims at a time; local, ray: finished chunks whose receipts are "
+        "folded into a ledger at a time",
+    )
     array_parallelism: int | None = execution(None, ge=1, description="slurm: tasks of an array that may run at once")
     inside: Literal["local", "inline"] = execution("local", description="slurm: what works inside a task")
     partition: str | None = execution(None, description="slurm: partition")

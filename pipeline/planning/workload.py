@@ -6,6 +6,7 @@ networks on the models' cards; of stages without such a network it assumes a rat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipeline.config.run_config import RunConfig
@@ -24,6 +25,8 @@ TOKENS = 28  # per sentence, likewise
 BY_SAT, BY_RULES = 600.0, 6000.0  # sentences per second and process: by SaT on a core, by spaCy's rules
 CORE_FLOPS, GPU_FLOPS = 25e9, 10e12  # operations per second that the networks reach
 SENTENCE_SECONDS = 0.5e-3  # beside these: tokens, batches, and writing
+FAST_GPU = 12_000.0  # sentences per second that a GPU encodes at best
+SPARE = 1.5  # segmenters beyond those that visitors need on average
 
 
 def busy_seconds_of(plan: Plan, new: float, cores: int, gpus: int) -> float:
@@ -39,21 +42,56 @@ def busy_seconds_of(plan: Plan, new: float, cores: int, gpus: int) -> float:
         Seconds.
     """
     power = gpus * GPU_FLOPS or cores * CORE_FLOPS
-    segments = machine_rate(plan.config, SEGMENT) if SEGMENT in plan.work else None
-    rate = segments.per_second(None) if segments else _segmented(plan.config)
-    seconds = new / (plan.work[SEGMENT].rate or rate) if SEGMENT in plan.work else 0.0
+    seconds = new / _segmenting_rate(plan) if SEGMENT in plan.work else 0.0
+    return seconds + sum(found for found, _ in _visiting(plan, new, power))
+
+
+def segmenters_per_visitor(plan: Plan, gpu: bool, threads: int) -> float | None:
+    """Estimate how many segmenting processes keep a visitor busy, with some to spare.
+
+    Rates that nobody has measured are assumed so that rather too many segment.
+
+    Args:
+        plan: what the run would do.
+        gpu: whether the visitor computes on a GPU.
+        threads: with how many threads it computes otherwise.
+
+    Returns:
+        A number of processes per visitor; None if nothing is visited.
+    """
+    sentences = 1e9  # of a large corpus, as samples of a number of rows are small there
+    found = list(_visiting(plan, sentences, GPU_FLOPS if gpu else threads * CORE_FLOPS, left=False))
+    seconds = sum(seconds for seconds, _ in found)
+    if not seconds or SEGMENT not in plan.work:
+        return None
+    visited = sentences / seconds
+    if gpu and not any(measured for _, measured in found):
+        visited = max(visited, FAST_GPU)
+    return SPARE * visited / _segmenting_rate(plan)
+
+
+def _segmenting_rate(plan: Plan) -> float:
+    """Return the sentences per second of one process."""
+    segments = machine_rate(plan.config, SEGMENT)
+    return plan.work[SEGMENT].rate or (segments.per_second(None) if segments else _segmented(plan.config))
+
+
+def _visiting(plan: Plan, new: float, power: float, left: bool = True) -> Iterator[tuple[float, bool]]:
+    """Yield the seconds of work of every stage but segmenting, and whether a measured rate says so.
+
+    `left`: whether sentences that wait already count, too.
+    """
     for settings in plan.config.asked_stages():
         work = plan.work.get(settings.name)
         if not work:
             continue
-        sentences = new + work.sentences_left
+        sentences = new + (work.sentences_left if left else 0)
         if work.rate:
-            seconds += sentences / work.rate
+            yield sentences / work.rate, True
         elif measured := machine_rate(plan.config, settings.name):
-            seconds += worked_on(plan.config, settings.name, sentences) / measured.per_second(None)
+            yield worked_on(plan.config, settings.name, sentences) / measured.per_second(None), True
         else:
-            seconds += _card_seconds(plan.config, settings, sentences, power)
-    return seconds
+            yield _card_seconds(plan.config, settings, sentences, power), False
 
 
 def worked_on(config: RunConfig, stage: str, sentences: float) -> float:

@@ -11,14 +11,17 @@ import secrets
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.base.errors import AsideError, HostDiedError, MissingError, PipelineError, StartError, StorageError
 from pipeline.coordination.identity import Identity, check_identity
 from pipeline.corpus.events import Event
+from pipeline.corpus.ledger import compact
+from pipeline.corpus.leftovers import sweep
 from pipeline.corpus.receipts import ChunkReceipt, PartRef
 from pipeline.corpus.runs import STARTS
+from pipeline.corpus.states import View, fold, read_state
 from pipeline.inputs import Chunk
 from pipeline.storage.remote import AwayError, without_credentials
 from pipeline.storage.retry import be_patient, is_transient
@@ -270,6 +273,28 @@ def clear_attempts(store: Store, folder: str) -> None:
     """Delete the marks below a folder, whose workers were stopped and did not die."""
     for path in attempts_at(store, folder):
         store.delete(path)
+
+
+def fold_chunks(config: RunConfig, ordered: Identity | None, chunks: Sequence[Chunk], compacts: bool) -> None:
+    """Write a ledger of finished chunks while others are worked on: a run that begins later reads fewer receipts.
+
+    What killed attempts at their parts left is deleted first: later only `pipeline gc` would look for it.
+
+    Args:
+        config: the configuration, with what is frozen.
+        ordered: the identity of the machine where the run was started; None on that machine.
+        chunks: the chunks. Those that lack something are left out, and folded by the end of the run.
+        compacts: whether small ledgers are merged then.
+    """
+    if ordered:
+        check_identity(ordered, config)
+    be_patient(config.launcher.storage_patience)
+    store = Store(config.output)
+    state = read_state(store, View.of(config, chunks), ledgers=False)
+    sweep(store, state, whole=False)
+    fold(store, state)
+    if compacts:
+        compact(store)
 
 
 def failed_event(where: str, error: BaseException) -> Event:

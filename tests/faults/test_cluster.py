@@ -94,7 +94,8 @@ def _kill_worker(cluster: Cluster, moments: random.Random) -> None:
     """One of the processes that compute."""
     deadline = time.monotonic() + 600  # of a busy machine
     while time.monotonic() < deadline:
-        if there := processes_of(cluster.token["RAY_AUTH_TOKEN"], "ray::MapWorker"):
+        token = cluster.token["RAY_AUTH_TOKEN"]
+        if there := [one for kind in ("Segment", "Visit") for one in processes_of(token, f"ray::{kind}Actor")]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(moments.choice(there), signal.SIGKILL)
                 return

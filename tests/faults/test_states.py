@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from pipeline.base.errors import CorpusError
+from pipeline.corpus.ledger import Ledgers
 from pipeline.storage.store import Store
 from pipeline.training.checkpoint import interrupted
 from pipeline.training.checkpoint_markers import markers
@@ -25,8 +26,10 @@ from pipeline.training.model_file import load_model
 from pipeline.training.status import read_metrics
 from tests.conftest import data_digests, sample_documents, write_config, write_jsonl
 from tests.support.cli import pipeline, said
+from tests.support.folding import fold_all
 from tests.support.kills import killed
 from tests.support.processes import start
+from tests.support.runs import bring_up_to_date
 from tests.support.trainings import write_card
 
 pytestmark = pytest.mark.faults
@@ -126,6 +129,32 @@ TRAIN = {
     "validate_every": 0, "validation_concepts": 20, "evaluate_sentences": 0, "checkpoint_every": 1,
     "keep_checkpoints": 1,
 }  # fmt: skip
+
+
+def test_folding_while_a_run_goes_on_killed_before_every_change(finished: Path, tmp_path: Path) -> None:
+    """Ledgers of what an older run left, files of attempts that were killed, and chunks that are in no ledger."""
+    place = tmp_path / "place"
+    path = place / "corpus.yaml"
+
+    def prepared() -> tuple[object, ...]:
+        at(place, finished)
+        path.write_text(path.read_text().replace("max_chars: 80", "max_chars: 60"))
+        bring_up_to_date(path)
+        for file in (place / "out/sentences").rglob("*.parquet"):
+            file.with_name(f"{file.name[:-14]}000000.parquet").write_bytes(b"of an attempt that was killed")
+        return (path,)
+
+    prepared()
+    fold_all(path)
+    expected = data_digests(place / "out")
+    rows = len(Ledgers.read(Store(str(place / "out"))))
+    assert rows > 2
+    for how in killed(prepared, place / "out", 4, module="tests.support.folding"):
+        look(path)
+        fold_all(path)
+        assert data_digests(place / "out") == expected, how
+        assert len(Ledgers.read(Store(str(place / "out")))) == rows
+    assert pipeline("run", path).returncode == 0 and pipeline("verify", path).returncode == 0
 
 
 def test_a_training_killed_before_every_change(finished: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import ray
 
 from launchers.actors import Segmenting, Visiting
-from launchers.ray_data import Work, work_of
+from launchers.work import Work, work_of
 from pipeline.planning.plan import Plan
 
 

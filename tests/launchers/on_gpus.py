@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from launchers.ray_cluster import check_nodes, checked_address, joined
-from launchers.ray_data import flow, items_of
+from launchers.work import Todo
+from tests.launchers.items import flow
 from tests.launchers.made_up_gpus import on_cpu
 from tests.support.runs import planned
 
@@ -15,7 +16,7 @@ def main(path: Path, address: str, marks: Path) -> None:
     plan, folder = planned(path, "launcher.kind=ray", f"launcher.address={address}", "launcher.segmenters=2")
     with joined(checked_address(plan.config)):
         check_nodes(plan.config, folder, {one.chunk.url for one in plan.chunks})
-        events = list(flow(items_of(plan), on_cpu(plan, folder, marks)))
+        events = list(flow(on_cpu(plan, folder, marks), Todo.of(plan)))
     print([event for event in events if event.kind == "failed"], len(events))
 
 

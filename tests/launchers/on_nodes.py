@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 import ray
 
-from launchers.ray_data import Item, Work, flow
+from launchers.work import Work
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
+from tests.launchers.items import NoMarks, flow, todo
 
 
-class NoSegmenter:
+class NoSegmenter(NoMarks):
     """There are no chunks."""
 
     def __init__(self, device: str) -> None:
         self.device = device
 
-    def __call__(self, chunk: Chunk) -> list[Event]:
-        return []
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        yield from ()
 
 
-class Slow:
+class Slow(NoMarks):
     """Says where it is."""
 
     def __init__(self, device: str) -> None:
@@ -37,9 +39,8 @@ class Slow:
 
 def main(address: str, parts: int) -> None:
     ray.init(address=address, log_to_driver=False)
-    refs = [PartRef(part=f"{number:012x}-00000", fingerprint="0" * 32) for number in range(parts)]
-    items = {ref.part: Item({"part": ref.model_dump()}, 100_000) for ref in refs}
-    for event in flow(items.items(), Work(NoSegmenter, Slow, LauncherSettings(kind="ray", parts_in_flight=1))):
+    work = Work(NoSegmenter, Slow, LauncherSettings(kind="ray", parts_in_flight=1))
+    for event in flow(work, todo(range(parts))):
         print(f"done on {event.detail}{event.error}", flush=True)
 
 

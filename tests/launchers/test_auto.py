@@ -15,7 +15,7 @@ from launchers.segmenting_process import SegmentingProcess
 from pipeline.config.load import load_config
 from pipeline.planning.estimate import estimate_of
 from pipeline.planning.plan import Plan, make_plan
-from pipeline.planning.workload import busy_seconds_of
+from pipeline.planning.workload import FAST_GPU, busy_seconds_of, segmenters_per_visitor
 from pipeline.run.tasks import PartTask, _Attempts
 from pipeline.storage.store import Store
 from stages.computing import segmented, tell_segmented
@@ -67,6 +67,21 @@ def test_the_estimate_grows_with_the_work_and_falls_with_the_machine(make_config
     assert 0 < busy(make_plan(load_config(path, ["input.0.path=in/padded.jsonl"])), 2, 0) < 30
     published = make_plan(load_config(path, ["encode.model=sonar", "input.0.path=in/libreoffice-eng.jsonl"]))
     assert busy(published, 2, 0) > 20 * seconds
+
+
+def test_segmenters_are_estimated_by_what_visits_take(make_config: MakeConfig) -> None:
+    """A stage that takes longer leaves fewer of them; a rate that was measured is preferred to what is assumed."""
+    path = make_config()
+    whole = make_plan(load_config(path, ["encode.model=sonar", "autobleu.model=sonar"]))
+    encoding = make_plan(load_config(path, ["encode.model=sonar", "autobleu=null"]))
+    for gpu in (False, True):
+        some, few = (segmenters_per_visitor(plan, gpu, 96) or 0 for plan in (encoding, whole))
+        assert 0 < few <= some
+    assert some == 1.5 * FAST_GPU / 6000, "nobody has measured either"
+    encoding.work["encode"].rate, encoding.work["segment"].rate = 2000.0, 4000.0
+    assert segmenters_per_visitor(encoding, True, 96) == pytest.approx(1.5 * 2000 / 4000)
+    only = make_plan(load_config(path), only="segment")
+    assert segmenters_per_visitor(only, True, 96) is None
 
 
 def test_a_small_corpus_runs_in_this_process_and_its_record_says_so(make_config: MakeConfig, tmp_path: Path) -> None:

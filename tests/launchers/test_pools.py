@@ -55,3 +55,14 @@ def test_nodes_of_a_kind_are_used_alike() -> None:
     assert (found.visitors, found.visitor_gpus, found.segmenters, found.segmenter_gpus) == (16, 0.8, 32, 0.1)
     found = pools([Node(96, 8)], LauncherSettings(segmenters=20), sat=True)
     assert (found.segmenters_per_gpu, found.segmenter_gpus, found.visitor_gpus) == (3, 0.066, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("needed", "segmenters"), [(None, 95_000), (2.5, 20_000), (0.025, 200), (1e-9, 1), (1e9, 95_000)]
+)
+def test_segmenters_are_as_many_as_visitors_need(needed: float | None, segmenters: int) -> None:
+    """Of 1000 nodes; there is room for more of them, of the same size, if visitors wait."""
+    found = pools([Node(96, 8)] * 1000, LauncherSettings(), False, lambda gpu, threads: needed)
+    assert (found.visitors, found.segmenters, found.most_segmenters) == (8000, segmenters, 95_000)
+    assert 8 * found.visitor_cpus + 95 * found.segmenter_cpus <= 96
+    assert pools([Node(96, 8)], LauncherSettings(segmenters=7), False, lambda gpu, threads: needed).segmenters == 7

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from launchers import local
-from launchers.ray_data import Work, flow, items_of
+from launchers.work import Todo, Work
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
 from tests.conftest import MakeConfig, data_digests
-from tests.launchers.items import chunk_item, part_item
+from tests.launchers.items import NoMarks, flow, todo
 from tests.launchers.made_up_gpus import on_cpu, write_mark
 from tests.launchers.ray_cluster import running_cluster
 from tests.support.runs import events_of as run
@@ -38,7 +38,7 @@ def actors(marks: Path, kind: str) -> Counter[tuple[str, str, str]]:
     return Counter((device, node, gpu) for one, device, node, gpu, _ in names if one == kind)
 
 
-class IdleSegmenter:
+class IdleSegmenter(NoMarks):
     """A chunk of one part, segmented in no time."""
 
     def __init__(self, marks: Path, device: str) -> None:
@@ -50,8 +50,8 @@ class IdleSegmenter:
         yield Event(kind="chunk", where=chunk.path, rows=10)
 
 
-class PatientVisitor:
-    """Is done with a part when as many visitors have started as there are GPUs."""
+class PatientVisitor(NoMarks):
+    """Is done with a part when each GPU has a visitor and two segmenters."""
 
     def __init__(self, marks: Path, gpus: int, device: str) -> None:
         self.marks, self.gpus = marks, gpus
@@ -59,9 +59,9 @@ class PatientVisitor:
 
     def __call__(self, ref: PartRef) -> Event:
         deadline = time.monotonic() + WAIT
-        while (found := actors(self.marks, "visitor").total()) < self.gpus:
+        while (found := len(list(self.marks.iterdir()))) < 3 * self.gpus:
             if time.monotonic() > deadline:
-                return Event(kind="failed", where=ref.part, error=f"{found} visitors", fatal=True)
+                return Event(kind="failed", where=ref.part, error=f"{found} actors", fatal=True)
             time.sleep(0.2)
         return Event(kind="part", where=ref.part, rows=10)
 
@@ -79,10 +79,10 @@ def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
 @pytest.mark.slow
 def test_each_gpu_has_one_visitor_beside_its_segmenters(tmp_path: Path) -> None:
     gpus = 3
-    items = dict([part_item(number) for number in range(8 * gpus)] + [chunk_item(number) for number in range(900, 950)])
+    left = todo(range(8 * gpus), range(900, 950))
     make = partial(IdleSegmenter, tmp_path), partial(PatientVisitor, tmp_path, gpus)
     with made_up_gpus(gpus, cpus=gpus):
-        events = list(flow(items.items(), Work(*make, LauncherSettings(), sat=True)))
+        events = list(flow(Work(*make, LauncherSettings(), sat=True), left))
     assert Counter(event.kind for event in events) == {"part": 8 * gpus + 50, "segmented": 50, "chunk": 50}, events[-1]
     visitors, segmenters = actors(tmp_path, "visitor"), actors(tmp_path, "segmenter")
     assert sorted(gpu for _, _, gpu in visitors) == [str(number) for number in range(gpus)]
@@ -103,7 +103,7 @@ def test_a_run_on_two_gpus_gives_the_bytes_of_one_without(make_config: MakeConfi
     marks = tmp_path / "marks"
     marks.mkdir()
     with made_up_gpus(2, cpus=4):
-        events = list(flow(items_of(plan), on_cpu(plan, folder, marks)))
+        events = list(flow(on_cpu(plan, folder, marks), Todo.of(plan)))
     assert not [event for event in events if event.kind == "failed"], events
     assert data_digests(path.parent / "out") == expected
     assert sorted(gpu for _, _, gpu in actors(marks, "visitor")) == ["0", "1"]

@@ -23,12 +23,13 @@ from launchers.slurm import jobs
 from launchers.slurm.sbatch import WARNING
 from launchers.slurm.submit import OPTIONS_FILE
 from launchers.slurm.task import Task, in_order_of_claims, name_of
+from launchers.work import Todo
 from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
 from pipeline.coordination.identity import identity
 from pipeline.coordination.leases import Lease, Leases
 from pipeline.corpus.events import Event
-from pipeline.planning.plan import Plan, make_plan
+from pipeline.planning.plan import make_plan
 from pipeline.planning.requests import shards_of
 from pipeline.run import networks, segmenting
 from pipeline.run.phases import failures_of, last_errors, phase_folder, read_phase, read_results, write_phase
@@ -163,31 +164,31 @@ def test_actors_of_ray_live_as_long_as_the_task_and_their_death_does_no_harm(
     make_config: MakeConfig, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, _, folder = order_phase(make_config(**MANY | {"launcher": SLURM | {"inside": "local"}}))
-    starts: list[ActorPool] = []
+    ends: list[tuple[int, int]] = []
     claims: list[str] = []
     killed: list[int] = []
-    begin, flow = ActorPool._start, ActorPool._flow
+    flow, close = ActorPool._flow, ActorPool.close
 
-    def counted_start(pool: ActorPool, plan: Plan, marks: str) -> None:
-        starts.append(pool)
-        begin(pool, plan, marks)
-
-    def killing_flow(pool: ActorPool, plan: Plan, marks: str) -> Iterator[Event]:
+    def killing_flow(pool: ActorPool, todo: Todo, marks: str) -> Iterator[Event]:
         import ray
 
         claims.append(marks)
-        for event in flow(pool, plan, marks):
+        for event in flow(pool, todo, marks):
             yield event
             if len(claims) == 2 and event.kind == "segmented" and not killed:
-                killed.append(ray.get(pool.visitors[0].actor.process.remote()))
+                killed.append(ray.get(pool.visitors.members[0].actor.process.remote()))
                 os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr(ActorPool, "_start", counted_start)
+    def counted_close(pool: ActorPool) -> None:
+        ends.append((pool.visitors.made, pool.segmenters.made))
+        close(pool)
+
     monkeypatch.setattr(ActorPool, "_flow", killing_flow)
+    monkeypatch.setattr(ActorPool, "close", counted_close)
     Task(Console(quiet=True), store.url, folder).work()
     done = list(read_results(store, folder))
     assert len(claims) == len(done) == read_phase(store, folder).ranges >= 2 and not failures_of(done)
-    assert len(starts) == 1 and killed
+    assert ends == [(1, 1)] and killed
     assert data_digests(tmp_path / "out") == whole
 
 

@@ -19,20 +19,23 @@ KILLS = int(os.environ.get("PIPELINE_KILLS", USUAL))  # of each launcher
 EVERY = KILLS >= 30  # commands are killed before each of their changes, otherwise before fewer than KILLS of them
 
 
-def killed(prepare: Callable[[], Sequence[object]], below: Path | str, changes: int) -> Iterator[str]:
+def killed(
+    prepare: Callable[[], Sequence[object]], below: Path | str, changes: int, module: str | None = None
+) -> Iterator[str]:
     """Kill a command before its changes, each time from its beginning; yields what was done, for messages.
 
     Args:
         prepare: makes what is there before the command, and gives its arguments.
         below: the folder or `s3://` URL of the changes that count.
         changes: that it makes at least, so that a count that sees none is found.
+        module: what is run instead of `pipeline`.
     """
     tried, name = 0, ""
     some = {max(1, changes * one // max(1, KILLS - 1)) for one in range(1, max(2, KILLS))}
     for change in itertools.count(1) if EVERY else sorted(some):
         arguments = prepare()
         name = " ".join(map(str, arguments))
-        process = start(*arguments, die_before=(change, below))
+        process = start(*arguments, die_before=(change, below), module=module)
         if process.wait() != -signal.SIGKILL:  # it made fewer
             assert process.returncode == (arguments[0] == "verify"), process.communicate()[0]  # which found something
             break

@@ -1,0 +1,194 @@
+"""A pool of Ray's actors loses nothing, whoever dies; it lives as long as a phase, and writes ledgers meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from launchers import actor_pool, local
+from launchers.work import Work
+from pipeline.config.launcher import LauncherSettings
+from pipeline.corpus.events import Event
+from pipeline.corpus.ledger import Ledgers
+from pipeline.corpus.receipts import PartRef
+from pipeline.corpus.recipes import segment_part_fingerprint
+from pipeline.inputs import Chunk
+from pipeline.planning.plan import make_plan
+from pipeline.storage import layout
+from pipeline.storage.store import Store
+from tests.conftest import MakeConfig, data_digests, sample_documents, write_jsonl
+from tests.launchers.items import NoMarks, flow, todo
+from tests.support.runs import planned, run
+
+PARTS = 3  # of a chunk
+pytestmark = pytest.mark.slow
+
+
+class NoSegmenter(NoMarks):
+    """Makes nothing, says it did; kills its process once in the chunk that it is told."""
+
+    def __init__(self, marks: Path, deadly: str, device: str) -> None:
+        self.marks, self.deadly = marks, deadly
+
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        for number in range(PARTS):
+            ref = PartRef(part=f"{chunk.id}-{number:05d}", fingerprint="0" * 32)
+            yield Event(kind="segmented", where=ref.part, ref=ref, rows=10)
+        if chunk.id == self.deadly:
+            die_once(self.marks / chunk.id)
+        yield Event(kind="chunk", where=chunk.path, rows=30)
+
+
+class NoVisitor(NoMarks):
+    """Says when it did nothing; kills its process once in each part that it is told."""
+
+    def __init__(self, marks: Path, deadly: frozenset[str], device: str) -> None:
+        self.marks, self.deadly = marks, deadly
+
+    def __call__(self, ref: PartRef) -> Event:
+        if ref.part in self.deadly:
+            die_once(self.marks / ref.part)
+        return Event(kind="part", where=ref.part, rows=10, detail=json.dumps([os.getpid(), time.time()]))
+
+
+def die_once(mark: Path) -> None:
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Broken(NoMarks):
+    """What cannot be made."""
+
+    def __init__(self, device: str) -> None:
+        raise ImportError("a library is missing")
+
+    def __call__(self, ref: PartRef) -> Event:
+        raise AssertionError
+
+
+class SlowSegmenter(NoMarks):
+    """A chunk of one part, which takes some seconds."""
+
+    def __init__(self, seconds: float, device: str) -> None:
+        self.seconds = seconds
+
+    def __call__(self, chunk: Chunk) -> Iterator[Event]:
+        time.sleep(self.seconds)
+        ref = PartRef(part=f"{chunk.id}-00000", fingerprint="0" * 32)
+        yield Event(kind="segmented", where=ref.part, ref=ref, rows=10)
+        yield Event(kind="chunk", where=chunk.path, rows=10)
+
+
+class SlowVisitor(NoMarks):
+    """A part takes some seconds."""
+
+    def __init__(self, seconds: float, device: str) -> None:
+        self.seconds = seconds
+
+    def __call__(self, ref: PartRef) -> Event:
+        time.sleep(self.seconds)
+        return Event(kind="part", where=ref.part)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_up() -> Iterator[None]:
+    """With room for five segmenters, whatever this machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_fewer_cpus", lambda: 6)
+        with local.ray_on_this_machine():
+            yield
+
+
+def work(marks: Path, deadly_chunk: str = "", deadly_parts: frozenset[str] = frozenset()) -> Work:
+    settings = LauncherSettings()
+    return Work(partial(NoSegmenter, marks, deadly_chunk), partial(NoVisitor, marks, deadly_parts), settings)
+
+
+def test_every_part_and_chunk_comes_once(tmp_path: Path) -> None:
+    events = list(flow(work(tmp_path), todo(range(300), range(1000, 1020))))
+    assert Counter(event.kind for event in events) == {"part": 360, "segmented": 60, "chunk": 20}
+    assert len({(event.kind, event.where) for event in events}) == len(events)
+
+
+def test_what_dead_actors_had_is_done_by_others(tmp_path: Path) -> None:
+    deadly = frozenset({f"{7:012x}-00000", f"{1002:012x}-00001"})
+    events = list(flow(work(tmp_path, f"{1004:012x}", deadly), todo(range(40), range(1000, 1006))))
+    assert len(list(tmp_path.iterdir())) == 3, "not all that should have died did"
+    assert Counter(event.kind for event in events) == {"part": 58, "segmented": 18, "chunk": 6}
+    assert len({(event.kind, event.where) for event in events}) == len(events)
+
+
+def test_actors_live_through_a_phase_of_many_parts_and_never_wait(tmp_path: Path) -> None:
+    """Before, every 10 000 chunks and parts were a wave that ended in full, and actors began again for the next."""
+    events = [event for event in flow(work(tmp_path), todo(range(25_000))) if event.kind == "part"]
+    done = [json.loads(event.detail) for event in events]
+    assert len(done) == 25_000 and len({process for process, _ in done}) == 1
+    moments = sorted(moment for _, moment in done)
+    assert max(after - before for before, after in itertools.pairwise(moments)) < 3
+
+
+def test_workers_that_cannot_begin_end_the_run() -> None:
+    events = list(flow(Work(partial(NoSegmenter, Path(), ""), Broken, LauncherSettings()), todo(range(3))))
+    (event,) = events
+    assert event.fatal and "all workers died" in event.error and "a library is missing" in event.error
+
+
+def test_a_run_whose_workers_are_silent_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the cluster has no room for a single one."""
+    monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(actor_pool, "PATIENCE", 1.0)
+    monkeypatch.setattr(actor_pool, "nodes_of_ray", lambda: [actor_pool.Node(1000)])
+    (event,) = flow(work(tmp_path), todo(range(3)))
+    assert event.fatal and "no worker has answered" in event.error
+
+
+@pytest.mark.parametrize(("segmenting", "visiting", "enough"), [(0.0, 0.5, 1), (0.5, 0.0, 5)])
+def test_as_many_segment_as_visitors_need(
+    monkeypatch: pytest.MonkeyPatch, segmenting: float, visiting: float, enough: int
+) -> None:
+    """As many as was estimated, here one; more only while visitors wait. Before, one for each core but one: five."""
+    monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.2)
+    makers = partial(SlowSegmenter, segmenting), partial(SlowVisitor, visiting)
+    work = Work(*makers, LauncherSettings(), needed=lambda gpu, threads: 0.01)
+    with closing(actor_pool.ActorPool(work)) as pool:
+        events = Counter(event.kind for event in pool.flow(todo((), range(60)), ""))
+        assert events == {"segmented": 60, "chunk": 60, "part": 60}
+        assert (pool.segmenters.made == 1) == (enough == 1) and pool.segmenters.made <= enough
+
+
+def test_ledgers_are_written_while_a_run_goes_on(make_config: MakeConfig) -> None:
+    """Before, a driver that crashed had the next plan read all receipts; now those of the last chunks alone."""
+    path = make_config(launcher={"kind": "local", "chunks_per_claim": 2}, autobleu=None)
+    for number, document in enumerate(sample_documents("libreoffice-eng", 9)):
+        write_jsonl(path.parent / f"in/more-{number}.jsonl", [document])
+    plan, folder = planned(path)
+    store, first = Store(plan.config.output), plan.chunks[0]
+    part = layout.part_name(first.chunk.id, 0)
+    print_ = segment_part_fingerprint(first.fingerprint, 0)[:8]
+    attempt = f"sentences/{part[:2]}/{part}.{print_}-000000.parquet"
+    store.write(attempt, b"of an attempt that was killed")
+    parts, deadline = 0, time.monotonic() + 600  # of a busy machine
+    for event in actor_pool.run(plan, folder):
+        assert event.kind != "failed", event
+        parts += event.kind == "part"
+        while parts == 6 and not len(Ledgers.read(store)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert parts < 6 or len(Ledgers.read(store)), "not while it goes on"
+    again = make_plan(plan.config).chunks
+    assert len(again) == len(plan.chunks) >= 10 and all(one.segmented for one in again)
+    assert sum(not one.folded for one in again) <= 1
+    assert not store.exists(attempt)
+    run(path, "launcher.kind=inline")
+    run(path, "launcher.kind=inline", "output=whole")
+    assert data_digests(path.parent / "out") == data_digests(path.parent / "whole")
