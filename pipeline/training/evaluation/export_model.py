@@ -212,12 +212,10 @@ def _evaluation(console: Console, store: Store, run: str, weights: str) -> Evalu
         return None
     found, own = read_evaluation(store, path), run.rpartition("/")[2]
     names = {name: name.partition(" (step ")[0] for name in found.models}  # or unfinished
-    mine = {
-        name
-        for name, row in found.models.items()
-        if (row.weights == weights and names[name].rpartition("/")[2] == own)
-        or (not row.weights and names[name] == own)
-    }
+    rows = found.models.items()
+    known = {name for name, row in rows if row.weights == weights and names[name].rpartition("/")[2] == own}
+    # of an earlier version, or of a model that was unfinished, which its name says
+    mine = known or {name for name, row in rows if not row.weights and names[name] == own}
     if not mine:
         what = f"{store.url}/{path} has no figures of {own}, so the README shows none"
         print_plain(console, what, style="yellow")
@@ -225,8 +223,8 @@ def _evaluation(console: Console, store: Store, run: str, weights: str) -> Evalu
     return found.model_copy(
         update={
             "models": {
-                own if name in mine else name: row
-                for name, row in found.models.items()
+                own if name in known else name: row
+                for name, row in rows
                 if name in mine or (names[name] in BASELINES and not row.weights)
             }
         }

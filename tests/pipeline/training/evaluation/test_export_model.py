@@ -122,6 +122,21 @@ def test_of_two_models_of_one_name_each_has_its_own_figures(corpus: Corpus, tmp_
     assert shown == {corpus.url: f"{figures['base']:.4g}", str(tmp_path / "other"): f"{figures[str(other)]:.4g}"}
 
 
+def test_figures_of_an_unfinished_model_are_not_called_those_of_the_finished_one(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    done = pipeline("evaluate", corpus.url, "--model", "base", "--sentences", 50, "--metrics", "l2")
+    assert done.returncode == 0, said(done)
+    table = Path(corpus.url) / "train/base/evaluation/test.json"
+    whole = json.loads(table.read_text())
+    row = whole["models"].pop("base") | {"weights": ""}
+    whole["models"]["base (step 4 of 7)"] = row
+    table.write_bytes(sealed(json.dumps({key: value for key, value in whole.items() if key != "seal"})))
+    readme = (export(corpus, "base", tmp_path / "own") / "README.md").read_text()
+    assert "| base (step 4 of 7) | " in readme and "| base | " not in readme
+    table.unlink()
+
+
 def test_figures_that_were_changed_are_not_exported(corpus: Corpus, tmp_path: Path) -> None:
     for name in ("base", "two-tower"):
         done = pipeline("evaluate", corpus.url, "--model", name, "--sentences", 50, "--metrics", "l2")
