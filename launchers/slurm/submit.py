@@ -98,7 +98,8 @@ def submit_scheduler(
     )  # fmt: skip
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
     try:
-        who = holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder), place=store.place)
+        where = {"place": store.place, "inode": store.inode}
+        who = holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder), **where)
         set_holder(lock, who)
     except BaseException:
         with contextlib.suppress(SlurmError):  # the first error is the one to report

@@ -89,7 +89,8 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
         )  # fmt: skip
         with jobs.held(job, config.launcher):  # SLURM took it: only now is deleted what was trained before
             checked.begin(processes)
-            write_job(store, run, Job(id=job, folder=str(folder), code=code_digest(), place=store.place))
+            queued = Job(id=job, folder=str(folder), code=code_digest(), place=store.place, inode=store.inode)
+            write_job(store, run, queued)
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
     print_plain(console, said)
     return run

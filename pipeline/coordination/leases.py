@@ -35,7 +35,7 @@ _SAID: dict[str, Callable[[Any], bool]] = {  # the fields that a holder writes, 
     **dict.fromkeys(
         ("user", "host", "born", "since", "launcher", "folder", "place"), lambda value: isinstance(value, str)
     ),
-    "pid": lambda value: isinstance(value, int),
+    **dict.fromkeys(("pid", "inode"), lambda value: isinstance(value, int)),
     "run": lambda value: isinstance(value, str) and bool(re.fullmatch(r"runs/[0-9A-Za-z.-]+", value)),
     "jobs": lambda value: (
         isinstance(value, list)

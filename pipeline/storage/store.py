@@ -94,6 +94,15 @@ class Store:
         """Return where the corpus is: one text for all names that links and relative paths give to a folder."""
         return str(Path(self._root).resolve()) if self.local else self.url.rstrip("/")
 
+    @property
+    def inode(self) -> int:
+        """Return the number of the corpus's folder in its file system, which is the same on all nodes, whatever the
+        paths by which they reach it, and another in a copy; 0 on object stores and where there is no folder.
+        """
+        with contextlib.suppress(OSError):
+            return Path(self._root).stat().st_ino if self.local else 0
+        return 0
+
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)
 

@@ -77,7 +77,7 @@ class EvaluationTable(BaseModel):
 
 class Job(BaseModel):
     """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted;
-    `place`: of the corpus, empty in records of earlier versions.
+    `place`, `inode`: of the corpus; empty and 0 in records of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,6 +86,7 @@ class Job(BaseModel):
     folder: str
     code: str
     place: str = ""
+    inode: int = 0
 
 
 @dataclass(frozen=True)

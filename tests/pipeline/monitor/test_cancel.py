@@ -181,7 +181,7 @@ def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def on_cluster(path: Path, jobs: list[str], **more: str) -> Store:
+def on_cluster(path: Path, jobs: list[str], **more: str | int) -> Store:
     store, run, _ = order_phase(path)
     who = holder_info(launcher="slurm", run=run, jobs=jobs, folder="", **more)
     set_holder(take_lock(store, 2, who), who)
@@ -203,6 +203,21 @@ def test_a_copy_of_a_corpus_does_not_end_the_jobs_of_the_original(
         (tmp_path / "link").symlink_to("out")
         done = pipeline("cancel", tmp_path / "link")
         assert done.returncode == 0 and set(cancelled.read_text().split()) == {"7", "8"}, said(done)
+
+
+def test_jobs_of_a_corpus_that_another_node_reaches_by_another_path(
+    make_config: MakeConfig, tmp_path: Path, cancelled: Path
+) -> None:
+    path, out = light(make_config), tmp_path / "out"
+    out.mkdir()
+    on_cluster(path, ["7"], place="/scratch/out", inode=out.stat().st_ino)
+    shutil.copytree(out, tmp_path / "copy")
+    done = pipeline("cancel", tmp_path / "copy")
+    assert done.returncode == 1 and "queued for /scratch/out, not for this copy" in done.stdout, said(done)
+    assert not cancelled.exists()
+    out.rename(tmp_path / "moved")
+    done = pipeline("cancel", tmp_path / "moved")
+    assert done.returncode == 0 and cancelled.read_text().split() == ["7"], said(done)
 
 
 def test_as_many_jobs_as_a_lease_may_name_are_cancelled_and_more_are_no_lease(
