@@ -1,11 +1,12 @@
-"""Planning at scale: seconds and memory of `plan` and `status` over a made-up corpus of millions of parts.
+"""Receipts at scale: seconds and memory of `plan` and `status` over a made-up corpus of millions of parts.
 
     python -m benchmarks.plan_scale --chunks 714286          # 5 million parts
     python -m benchmarks.plan_scale --chunks 3000000 --fresh # nothing is done yet
 
 The inputs are real files with holes instead of text, so that everything is planned as in a run. Of the chunks, all are
 in ledgers, which the real writer wrote, but for a tail that has receipts only, of which every second chunk waits to be
-encoded. Each command is measured in a process of its own: wall time with imports, and the peak of its memory.
+encoded. Each command is measured in a process of its own: wall time with imports, and the peak of its memory. `pass` is
+what `select`, `index` and `export` do first: the receipts of all parts, in the order of their names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from pipeline.storage.store import Store
 CHUNKS_A_FILE = 1000
 ROWS = 100_000  # sentences per part
 LANGUAGES = ("eng_Latn", "deu_Latn", "fra_Latn", "rus_Cyrl", "zho_Hans")
-COMMANDS = ("plan", "status")
+COMMANDS = ("plan", "status", "pass")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -221,6 +222,13 @@ def _measure(command: str, path: str) -> None:
         plan = make_plan(config)
         left = ", ".join(f"{stage} {work.done} done {work.left} left" for stage, work in plan.work.items())
         said = f"nothing to do: {plan.nothing_to_do}; {left}"
+    elif command == "pass":
+        from pipeline.config.select import SelectSettings
+        from pipeline.corpus.reader import Corpus
+        from pipeline.select.selection import Selection
+
+        corpus = Corpus(config.output)
+        said = f"{len(corpus.parts)} parts, {Selection(corpus, SelectSettings()).digest}"
     else:
         from pipeline.corpus.accounting import compute_accounting
         from pipeline.corpus.reader import Corpus

@@ -13,10 +13,11 @@ Cost: 60 bytes per chunk in memory, a few seconds to add up a million chunks; 2 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import json
 import secrets
+import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,7 @@ from pydantic import BaseModel
 from pipeline.base.errors import CorpusError, DamagedError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.counters import CHUNK, Counters, least_of, most_of
+from pipeline.corpus.ledger_copy import LedgerCopy
 from pipeline.corpus.receipts import ChunkReceipt, Receipt
 from pipeline.storage import layout
 from pipeline.storage.records import parse_json, said_of
@@ -39,6 +41,7 @@ FOLDER = "ledger"
 VERSION = "1"
 GROUP = 256  # chunks per row group, which is read to see the receipts of one chunk
 FILE_CHUNKS = 1 << 14  # at most in a file
+_KEPT_GROUPS = 4  # row groups whose receipts are kept in memory
 SMALL = 1 << 12  # files of fewer chunks are compacted
 _KEYS = "keys.list.element"
 SCHEMA = pa.schema(
@@ -203,6 +206,9 @@ class Ledgers:
         some = np.flatnonzero(skipped.value_lengths().to_numpy())
         self._skipped = {row: set(skipped[row].as_py()) for row in some.tolist()}
         self._ends: Ints = np.cumsum([len(one) for one in tables], dtype=np.int64)
+        self._copy, self._reads = LedgerCopy(), Counter[int]()  # how many row groups were read of each ledger
+        self._groups: dict[tuple[int, int], pa.ChunkedArray] = {}  # the receipts of those that were read last
+        self._one_at_a_time = threading.Lock()
 
     @classmethod
     def read(cls, store: Store) -> Ledgers:
@@ -265,17 +271,37 @@ class Ledgers:
             start = end
 
     def detail(self, row: int) -> Detail:
-        """Return the receipts of a row; those of its row group are cached for the next call."""
+        """Return the receipts of a row. Rows may be asked for in any order (`ledger_copy.py`).
+
+        Raises `LedgerGoneError` if its ledger was compacted meanwhile, `StorageError` if there is no space to copy it.
+        """
         number = int(np.searchsorted(self._ends, row, side="right"))
         inside = row - (int(self._ends[number - 1]) if number else 0)
-        receipts = _receipts_of(self._store, self.files[number], inside // GROUP)
-        return detail_of(receipts[inside % GROUP].as_py(), f"{self._store.url}/{self.files[number]}")
+        with self._one_at_a_time:
+            text = self._receipts(number, inside)
+        return detail_of(text, f"{self._store.url}/{self.files[number]}")
+
+    def _receipts(self, ledger: int, row: int) -> str:
+        """Return the receipts of a row, and copy its ledger once its row groups were read more often than there are."""
+        place = ledger, row // GROUP
+        if ledger not in self._copy and place not in self._groups:
+            path, rows = self.files[ledger], int(self._ends[ledger] - (self._ends[ledger - 1] if ledger else 0))
+            self._reads[ledger] += 1
+            with _opened(self._store, path) as file:
+                if self._reads[ledger] > -(-rows // GROUP):
+                    groups = (_receipts_of(file, group) for group in range(file.num_row_groups))
+                    self._copy.add(ledger, itertools.chain.from_iterable(groups), f"{self._store.url}/{path}")
+                else:
+                    self._groups[place] = _receipts_of(file, place[1])
+            if len(self._groups) > _KEPT_GROUPS:
+                del self._groups[next(iter(self._groups))]
+        if ledger in self._copy:
+            return self._copy.text(ledger, row)
+        return str(self._groups[place][row % GROUP].as_py())
 
 
-@functools.lru_cache(4)  # rows are asked for one after the other, and a ledger never changes
-def _receipts_of(store: Store, path: str, group: int) -> pa.ChunkedArray:
-    with _opened(store, path) as file:
-        return file.read_row_group(group, columns=["receipts"])["receipts"]
+def _receipts_of(file: pq.ParquetFile, group: int) -> pa.ChunkedArray:
+    return file.read_row_group(group, columns=["receipts"])["receipts"]
 
 
 _INDEX = pa.schema(

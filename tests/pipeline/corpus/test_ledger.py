@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,11 @@ import pytest
 
 from benchmarks.plan_scale import make_up, measured
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, StorageError
 from pipeline.config.load import load_config
 from pipeline.corpus import ledger, recipe_match, states
 from pipeline.corpus.accounting import compute_accounting
-from pipeline.corpus.ledger import FOLDER, compact
+from pipeline.corpus.ledger import FOLDER, Ledgers, compact
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState, States, fold, forget_gone, read_state
@@ -289,3 +290,22 @@ def test_many_parts(tmp_path_factory: pytest.TempPathFactory, command: str) -> N
         "encode 20965 done 35 left" if command == "plan" else "21000 parts, 2100000000 sentences, 0 problems"
     ) in said
     assert cpu < 15 and peak < 500, (cpu, peak)
+
+
+def test_receipts_in_any_order_cost_three_passes_over_the_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    whole = pq.ParquetFile.read_row_group
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *at, **how: (read.append(at[1]), whole(*at, **how))[1])
+    found = Ledgers.read(Store(load_config(make_up(tmp_path, 20 * ledger.GROUP + 7, 1, 0)).output))
+    groups, rows = 21, list(range(len(found)))
+    in_order = [found.detail(row) for row in rows]
+    assert len(read) == groups
+    random.Random(0).shuffle(rows)
+    assert all(found.detail(row) == in_order[row] for row in rows)
+    assert len(read) <= 3 * groups
+    again = Ledgers.read(found._store)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StorageError, match=r"ledger/.* cannot be copied to .*nowhere.*; set TMPDIR to a folder with"):
+        [again.detail(row) for row in rows]
