@@ -13,9 +13,10 @@ from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import VERSION, Index, IndexHeader, parts_schema
+from pipeline.training.data.index import Index, IndexHeader
 from pipeline.training.data.row_range_files import ROW_RANGE, RowRangeWriter
 from pipeline.training.data.row_ranges import SplitBuilder
+from pipeline.training.data.snapshot import VERSION, parts_schema
 from stages.arrow import embedding_array
 
 PART = 100_000  # sentences

@@ -17,6 +17,7 @@ from pipeline.commands.options import (
     CorpusPlace,
     MinSentencesOption,
     NewFolder,
+    ShareOption,
     Strict,
     WhereOption,
     err,
@@ -91,6 +92,7 @@ def select(
     where: WhereOption = None,
     broken: BrokenOption = None,
     min_sentences: MinSentencesOption = None,
+    share: ShareOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which sentences a trainer and an export use, and what each clause removes.
@@ -105,6 +107,9 @@ def select(
     such a column must say what happens to those sentences:
     autobleu is null or autobleu >= 30
 
+    --share reads an N-th of the parts, so that N processes read all; the last of
+    them shows the table.
+
     Examples:
 
       pipeline select corpus.yaml
@@ -114,13 +119,15 @@ def select(
     """
     from pipeline.select.command import SelectOptions, select_corpus
 
+    rules, one_share = SelectOptions(where, broken, min_sentences), share_of(share)
     if as_json:
         from pipeline.commands import as_json as shapes
 
-        rules = SelectOptions(where, broken, min_sentences)
+        if one_share:
+            raise ConfigError("--share and --json exclude each other; give one of them")
         shapes.print_json("select", shapes.select(place, open_corpus(place), rules))
         return
-    select_corpus(out, place, open_corpus(place), SelectOptions(where, broken, min_sentences))
+    select_corpus(out, place, open_corpus(place), rules, one_share)
 
 
 def export(
@@ -224,7 +231,7 @@ def export(
     corpus = open_corpus(place)
     scaler = fitted_scaler(corpus.store, corpus.view) if kind == "lcm" else None
     rules = SelectOptions(where, broken, min_sentences)
-    one_share = share_of(share) if share is not None else None
+    one_share = share_of(share)
     options = ExportOptions(
         kind, to, rules, vectors, row_group_rows, shard_mb, licence, push, private, replace, one_share
     )

@@ -86,7 +86,7 @@ def verify(
         raise ConfigError(f"{option} only reads: leave out --repair and --compare, which read everything")
     if sample is not None and share is not None:
         raise ConfigError("--sample and --share exclude each other; give one of them")
-    one_share = share_of(share) if share is not None else None
+    one_share = share_of(share)
     if compare:
         one, other = open_corpus(where), open_corpus(compare)
         if as_json:

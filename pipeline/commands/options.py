@@ -430,8 +430,16 @@ def watching(what: str, url: str) -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def share_of(text: str) -> tuple[int, int]:
-    """Parse `3/100`. Raises `ConfigError` for anything else."""
+ShareOption = Annotated[
+    str | None,
+    typer.Option("--share", metavar="I/N", help="read only the I-th of N shares of the parts; the last completes it"),
+]
+
+
+def share_of(text: str | None) -> tuple[int, int] | None:
+    """Parse `3/100`; None if no share is given. Raises `ConfigError` for anything else."""
+    if text is None:
+        return None
     found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
     if not found or int(found[1]) > int(found[2]):
         raise ConfigError(f"--share {text}: give which of how many shares, for instance 3/100; the first is 1")

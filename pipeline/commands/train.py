@@ -15,11 +15,13 @@ from pipeline.commands.options import (
     MinSentencesOption,
     NewFolder,
     Overrides,
+    ShareOption,
     Steps,
     WhereOption,
     load,
     open_corpus,
     out,
+    share_of,
     tell_changes,
     watching,
     with_options,
@@ -100,6 +102,7 @@ def index(
     given_plans: Annotated[
         bool, typer.Option("--given-plans", help="the same with the plans of the section plans, as train.plans: column")
     ] = False,
+    share: ShareOption = None,
 ) -> None:
     """Write the index of a training: which rows of which files it reads, pinned by a digest.
 
@@ -109,9 +112,15 @@ def index(
     delete files that it names. The same corpus and selection give the same index,
     which is then not made again.
 
+    --share has N processes, for instance an array of SLURM jobs, make one index: each
+    visits an N-th of the parts, and the last one completes it. A share that was
+    killed is written again.
+
     Examples:
 
       pipeline index corpus.yaml
+
+      pipeline index s3://mine/corpus --share 3/100
 
       pipeline index runs/chats --answers answer_start --min-sentences 2
     """
@@ -123,7 +132,7 @@ def index(
         raise ConfigError("--plans and --given-plans are two kinds of plans; give one of them")
     rules = SelectOptions(where, broken, min_sentences)
     chosen: Plans = "column" if given_plans else "headline" if plans else "none"
-    index_corpus(out, place, open_corpus(place), rules, answers, chosen)
+    index_corpus(out, place, open_corpus(place), rules, answers, chosen, share_of(share))
 
 
 def train(

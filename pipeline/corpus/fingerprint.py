@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +28,44 @@ def fingerprint(value: Any) -> str:
 def fingerprint_bytes(value: Any) -> bytes:
     """Return the 16 bytes of a fingerprint."""
     return hashlib.blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def fingerprint_of_many(before: Sequence[Any], pieces: Iterable[Any], after: Sequence[Any] = ()) -> str:
+    """Return `fingerprint([*before, [*pieces], *after])` with one piece in memory.
+
+    Args:
+        before: the values before the pieces, at least one.
+        pieces: the pieces.
+        after: the values after the pieces.
+
+    Returns:
+        32 hex digits.
+    """
+    return _in_pieces(before, map(_canonical, pieces), "[]", after)
+
+
+def fingerprint_of_mapping(before: Sequence[Any], items: Iterable[tuple[str, Any]]) -> str:
+    """Return `fingerprint([*before, dict(items)])` with one item in memory.
+
+    Args:
+        before: the values before the mapping, at least one.
+        items: keys, which must ascend, and values.
+
+    Returns:
+        32 hex digits.
+    """
+    return _in_pieces(before, (f"{_canonical(key)}:{_canonical(value)}" for key, value in items), "{}", ())
+
+
+def _in_pieces(before: Sequence[Any], pieces: Iterable[str], brackets: str, after: Sequence[Any]) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    begin = f"{_canonical(before)[:-1]},{brackets[0]}"
+    for number, piece in enumerate(pieces):
+        found.update(f"{',' if number else begin}{piece}".encode("utf-8", "surrogatepass"))
+        begin = ""
+    end = f"{brackets[1]}{''.join(f',{_canonical(one)}' for one in after)}]"
+    found.update(f"{begin}{end}".encode("utf-8", "surrogatepass"))
+    return found.hexdigest()
 
 
 def content_digest(data: bytes | memoryview | pa.Buffer) -> str:

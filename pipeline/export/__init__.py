@@ -48,6 +48,7 @@ from pipeline.storage import layout
 from pipeline.storage.export_target import ExportTarget
 from pipeline.storage.records import parse_json, sealed
 from pipeline.storage.remote import is_remote
+from pipeline.storage.share_notes import Share, to_be_written
 
 if TYPE_CHECKING:
     from stages.scaler.robust import RobustScaler
@@ -76,7 +77,7 @@ class ExportOptions:
     push: str | None = None  # the dataset repository to upload to, for the format hub
     private: bool = False  # whether it is made private
     replace: bool = False  # whether its other files go
-    share: tuple[int, int] | None = None  # (which, of how many), the first being 1; None: this process writes all
+    share: Share | None = None  # None: this process writes all
 
 
 def export_corpus(
@@ -184,10 +185,7 @@ def _export_share(
                 _write_cards(corpus, target, options, written, scaler)
                 _complete(console, selection, target, options, counts, written)
         elif not target.holds(FINISHED):
-            shown = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-            print_plain(
-                console, f"{counted(len(missing), 'share')} to be written ({shown}); the last completes the export"
-            )
+            print_plain(console, to_be_written(missing, "the export"))
             return
     if not is_finished(target, identity):
         raise ConfigError(f"--to {options.to} holds another export, which is finished; give a new folder")

@@ -2,9 +2,7 @@
 
 `shares/3-of-100.json` says what share 3 has written, and from what: shares of another corpus, state of a corpus or
 selection do not mix. The process that finds all N notes adds them up, compares the folder with them, and completes the
-export as a single one would. Nothing is locked: files are named after the parts of the corpus, and appear whole, so a
-share that was killed is written again, and two processes with the same share, or two that complete the export, write
-the same. Cost: a small file per share, and a listing of these.
+export as a single one would (`pipeline/storage/share_notes.py`). Files are named after the parts of the corpus.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ from pipeline.export.lcm import CARDS
 from pipeline.export.pieces import Written
 from pipeline.select.selection import Counts
 from pipeline.storage.export_target import ExportTarget, first_of
-from pipeline.storage.records import Record, read_json, sealed
-from pipeline.storage.store import Store, is_unfinished
+from pipeline.storage.records import Record, read_json
+from pipeline.storage.share_notes import Share, ShareNotes, check_share, note_name
+from pipeline.storage.store import Store
 
 FORMATS: dict[str, tuple[str, ...]] = {"parquet": (), "lcm": CARDS}  # files named after parts; what completes these
-MOST = 10_000  # shares
 _FOLDER = "shares"
 
 
@@ -52,38 +50,33 @@ class Shares:
 
     Args:
         target: the folder of the export.
-        share: (which, of how many); the first is 1.
+        share: the share of this process.
         identity: what decides the bytes of the export.
     """
 
-    def __init__(self, target: ExportTarget, share: tuple[int, int], identity: dict[str, Any]) -> None:
-        self._which, self._of = share
+    def __init__(self, target: ExportTarget, share: Share, identity: dict[str, Any]) -> None:
         self._target, self._identity = target, identity
         self._store = Store(target.url)
+        self._notes = ShareNotes(self._store, f"{_FOLDER}/", share, ShareNote)
 
     def is_written(self) -> bool:
         """Return whether this share is written already. Raises `CorpusError` if its note, or another one, is damaged or
         of another export.
         """
-        there, mine = self._notes(), self._name(self._which)
-        for name in {*there[:1], *({mine} & set(there))}:
+        there, mine = self._notes.present(), self._notes.mine
+        for path in {*there[:1], *({mine} & set(there))}:
             with contextlib.suppress(MissingError):  # deleted by a process that has completed the export
-                self._read(name)
+                self._checked(self._notes.read(path), path)
         return mine in there
 
     def note(self, counts: Counts, written: Written) -> None:
         """Note what this share has written."""
         files = {name: _File(**about) for name, about in self._target.written.items()}
-        note = ShareNote(identity=self._identity, counts=counts, written=written, files=files)
-        self._store.write(self._name(self._which), sealed(note.model_dump_json(indent=1)))
+        self._notes.write(ShareNote(identity=self._identity, counts=counts, written=written, files=files))
 
     def missing(self) -> list[int]:
         """Return the shares that have no note yet."""
-        there = set(self._notes())
-        return [which for which in range(1, self._of + 1) if self._name(which) not in there]
-
-    def _notes(self) -> list[str]:
-        return [path for path in self._store.find(_FOLDER) if not is_unfinished(path)]
+        return self._notes.missing()
 
     def together(self, format: str) -> tuple[Counts, Written]:
         """Add up the notes of all shares, whose files the folder must have now.
@@ -91,8 +84,8 @@ class Shares:
         Raises `CorpusError` if it has others or changed ones, a note is of another export, or no sentence was written.
         """
         counts, written = Counts(), Written()
-        for which in range(1, self._of + 1):
-            note = self._read(self._name(which))
+        for which, note in enumerate(self._notes.every(), 1):
+            self._checked(note, self._notes.path(which))
             counts.add(note.counts)
             written.add(note.written)
             self._target.written |= {name: file.model_dump() for name, file in note.files.items()}
@@ -104,27 +97,21 @@ class Shares:
 
     def forget(self) -> None:
         """Delete the notes of an export that is complete, if no other process writes one again."""
-        for path in self._store.find(_FOLDER):
-            self._store.delete(path)
+        self._notes.forget()
         if self._store.local:
             with contextlib.suppress(OSError):
                 Path(self._store.url, _FOLDER).rmdir()
 
-    def _read(self, name: str) -> ShareNote:
-        note = read_json(self._store, name, ShareNote, "delete it, and export that share again")
+    def _checked(self, note: ShareNote, path: str) -> None:
         other = [key for key in self._identity if note.identity.get(key) != self._identity[key]]
         if other:
             raise CorpusError(
-                f"{self._target.url}: {name} is of another export: {', '.join(other)} was different, as after a run or "
+                f"{self._target.url}: {path} is of another export: {', '.join(other)} was different, as after a run or "
                 "a purge; delete the folder, and export all shares again"
             )
-        return note
-
-    def _name(self, which: int) -> str:
-        return _note(which, self._of)
 
 
-def shared_files(share: tuple[int, int], format: str) -> frozenset[str]:
+def shared_files(share: Share, format: str) -> frozenset[str]:
     """Return names and folders of what shares write.
 
     Raises `ConfigError` for a format that one process must write, and for too many shares.
@@ -135,13 +122,10 @@ def shared_files(share: tuple[int, int], format: str) -> frozenset[str]:
             f"--share {which}/{of} is an option of --format {', '.join(FORMATS)}; --format {format} is written by one "
             "process: leave it out"
         )
-    if of > MOST:
-        raise ConfigError(f"--share {which}/{of}: an export has at most {MOST} shares; give fewer")
-    return frozenset(("data/", FINISHED, *(_note(one, of) for one in range(1, of + 1)), *FORMATS[format]))
-
-
-def _note(which: int, of: int) -> str:
-    return f"{_FOLDER}/{which}-of-{of}.json"
+    check_share(share)
+    return frozenset(
+        ("data/", FINISHED, *(f"{_FOLDER}/{note_name(one, of)}" for one in range(1, of + 1)), *FORMATS[format])
+    )
 
 
 def is_finished(target: ExportTarget, identity: dict[str, Any]) -> bool:

@@ -41,7 +41,8 @@ from pipeline.corpus.view import View
 from pipeline.maintenance.made_with import models_of
 from pipeline.storage import layout
 from pipeline.storage.store import Store, is_unfinished
-from pipeline.training.data.index import families_of, read_index, unusable
+from pipeline.training.data.index import read_index, unusable
+from pipeline.training.data.snapshot import families_of
 from pipeline.training.status import RECORD
 
 VIEW_DAYS = 30  # days for which the results of other settings are kept

@@ -26,7 +26,8 @@ def indexes_of(store: Store) -> list[str]:
 
 def indexes_made_with(corpus: Corpus, files: Collection[str]) -> Iterator[str]:
     """Yield indexes (twelve digits each) that name one of these data files, or cannot be read, so that they might."""
-    from pipeline.training.data.index import families_of, read_index
+    from pipeline.training.data.index import read_index
+    from pipeline.training.data.snapshot import families_of
 
     wanted = pa.array(sorted(files), pa.string())
     for digest in indexes_of(corpus.store):

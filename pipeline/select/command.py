@@ -17,12 +17,16 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError
 from pipeline.base.formats import counted, number, plain
+from pipeline.base.messages import print_plain
 from pipeline.config.load import load_config
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.runs import newest_config
 from pipeline.select.selection import Counts, Selection
+from pipeline.storage import layout
+from pipeline.storage.records import Record
+from pipeline.storage.share_notes import Share, ShareNotes, to_be_written
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,15 @@ def removed_by(corpus: Corpus, max_rows: int) -> list[tuple[str, int]]:
     return [*counts.removed.items(), (KEPT, counts.kept)]
 
 
-def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOptions) -> None:
+class _ShareNote(Record):
+    """What a share of the parts keeps and removes."""
+
+    counts: Counts
+
+
+def select_corpus(
+    console: Console, place: str, corpus: Corpus, rules: SelectOptions, share: Share | None = None
+) -> None:
     """Show what each clause of a selection removes, and what remains.
 
     Args:
@@ -95,14 +107,49 @@ def select_corpus(console: Console, place: str, corpus: Corpus, rules: SelectOpt
         place: what the user named: a YAML file, or the corpus.
         corpus: the corpus.
         rules: the options of the command.
+        share: visit only a share of the parts; the last share shows the sums. None for all parts.
+
+    Raises:
+        CorpusError: for a corpus that cannot be read.
+        ConfigError: for what the corpus cannot answer, and for too many shares.
     """
     selection = selection_of(place, corpus, rules)
-    with RowProgress(console, corpus.rows) as progress:
-        counts = selection.count(progress)
+    counts = _by_shares(console, selection, share) if share else _count(console, selection)
+    if counts is None:
+        return
     show_selection(console, selection, counts)
     waiting = unfinished(corpus)
     if waiting:
         console.print(f"not segmented yet, and not counted: {counted(waiting, 'chunk')}")
+
+
+def _count(console: Console, selection: Selection, shares: int = 1) -> Counts:
+    with RowProgress(console, selection.corpus.rows // shares) as progress:
+        return selection.count(progress)
+
+
+def _by_shares(console: Console, selection: Selection, share: Share) -> Counts | None:
+    """Count a share of the parts unless that was done; return the sums if all shares were counted.
+
+    The notes stay beside the indexes, and `gc` deletes them after a day.
+    """
+    store, prefix = selection.corpus.store, f"{layout.INDEXES}/{selection.digest[:12]}.select-"
+    notes = ShareNotes(store, prefix, share, _ShareNote)
+    name = f"share {share[0]} of {share[1]}"
+    if notes.is_written():
+        print_plain(console, f"{name} is written already")
+    else:
+        counts = _count(console, selection.share(*share), share[1])
+        notes.write(_ShareNote(counts=counts))
+        print_plain(console, f"{name}: {number(counts.kept)} of {counted(counts.sentences, 'sentence')} kept")
+    if missing := notes.missing():
+        print_plain(console, to_be_written(missing, "the table"))
+        return None
+    total = Counts()
+    for note in notes.every():
+        total.add(note.counts)
+    total.check(selection.corpus.url)
+    return total
 
 
 def unfinished(corpus: Corpus) -> int:

@@ -14,7 +14,7 @@ group, 16 parts at a time; memory: a few bytes for each of their rows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.parallel import prefetch
 from pipeline.config.select import SelectSettings
 from pipeline.console.progress import RowProgress
-from pipeline.corpus.fingerprint import fingerprint
+from pipeline.corpus.fingerprint import fingerprint_of_mapping
 from pipeline.corpus.part_reader import ROW, PartReader
 from pipeline.corpus.reader import Corpus
 from pipeline.storage import layout
@@ -119,6 +119,7 @@ class Selection:
     def __init__(self, corpus: Corpus, settings: SelectSettings, origin: str = "select.where") -> None:
         self.corpus, self.settings, self._origin = corpus, settings, origin
         self.parts = corpus.parts  # those that are selected from
+        self.first = 0  # the number of the first of them in the corpus
         self.condition = corpus.condition(settings.where, origin) if settings.where is not None else None
         self.clauses = self.condition.clauses if self.condition else ()
         status = (STATUS,) if STATUS in corpus.catalogue else ()
@@ -132,19 +133,21 @@ class Selection:
         """32 hex digits of what decides the rows: the settings, and the digests of the columns that they use."""
         named = [self.corpus.catalogue[name] for name in self.columns]
         keys = sorted({"documents.rows", *(f"{column.family}.{column.name}" for column in named if column.family)})
-        parts: dict[str, list[str]] = {}
-        for part in self.corpus.parts:
-            digests: dict[str, str] = {}
-            for receipt in self.corpus.state_of(part).receipts.values():
-                digests |= receipt.columns
-            purged = self.corpus.tombstones.of(layout.part_owner(part))
-            parts[part] = [digests[key] for key in keys] + sorted(purged)
-        return fingerprint([self.settings.meaningful(), keys, parts])
+        parts = ((part, self._used_of(part, keys)) for part in self.corpus.parts)
+        return fingerprint_of_mapping([self.settings.meaningful(), keys], parts)
+
+    def _used_of(self, part: str, keys: Sequence[str]) -> list[str]:
+        """Return the digests of these columns of a part, and which of its documents were purged."""
+        digests: dict[str, str] = {}
+        for receipt in self.corpus.state_of(part).receipts.values():
+            digests |= receipt.columns
+        return [digests[key] for key in keys] + sorted(self.corpus.tombstones.of(layout.part_owner(part)))
 
     def share(self, which: int, of: int) -> Selection:
         """Return the selection from one of `of` equal shares of the parts; the first is number 1."""
         one = copy.copy(self)
-        one.parts = self.parts[len(self.parts) * (which - 1) // of : len(self.parts) * which // of]
+        one.first = len(self.parts) * (which - 1) // of
+        one.parts = self.parts[one.first : len(self.parts) * which // of]
         return one
 
     def reader(self, part: str) -> PartReader:

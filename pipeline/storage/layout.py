@@ -268,13 +268,32 @@ def index_row_ranges_path(digest: str, split: str, number: int) -> str:
 
     Args:
         digest: the digest of the index.
-        split: `train`, `validation` or `test`.
+        split: `train`, `validation` or `test`, or `index_share` of it.
         number: the number of the file, from 0.
 
     Returns:
         A path in the corpus.
     """
     return f"{INDEXES}/{digest[:12]}.{split}-{number:05d}.runs"
+
+
+def index_share(which: int, of: int, split: str) -> str:
+    """Return what stands for a split in the names of the row ranges that a share of an index has written.
+
+    Args:
+        which: the number of the share, from 1.
+        of: how many shares there are.
+        split: `train`, `validation` or `test`.
+
+    Returns:
+        A piece of a name.
+    """
+    return f"share-{which}-of-{of}.{split}"
+
+
+def index_share_prefix(digest: str) -> str:
+    """Return what the paths of the notes and the row ranges of an index's shares begin with."""
+    return f"{INDEXES}/{digest[:12]}.share-"
 
 
 def part_name(chunk: str, number: int) -> str:

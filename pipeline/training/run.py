@@ -42,18 +42,10 @@ from pipeline.training.data.checks import (
     texts_in_train,
 )
 from pipeline.training.data.command import said_of_plans
-from pipeline.training.data.index import (
-    FAMILIES_OF_PLANS,
-    Index,
-    TrainingSource,
-    encoder_used,
-    is_present,
-    make_index,
-    read_index,
-    whole_index,
-)
+from pipeline.training.data.index import Index, TrainingSource, is_present, make_index, read_index, whole_index
 from pipeline.training.data.order import mean_sentences
 from pipeline.training.data.sequences import Sequences
+from pipeline.training.data.snapshot import FAMILIES_OF_PLANS, encoder_used
 from pipeline.training.log import learned
 from pipeline.training.record import (
     BROKEN,

@@ -23,7 +23,8 @@ from pipeline.corpus.tombstones import purged_from, read_tombstones
 from pipeline.select.selection import Selection
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data.index import Index, TrainingSource, digest_of
+from pipeline.training.data.index import Index, TrainingSource
+from pipeline.training.data.snapshot import snapshot_of
 from pipeline.training.record import Pinned
 
 Weights = Literal["none", "fragility"]
@@ -149,7 +150,7 @@ def say_if_changed(console: Console, corpus: Corpus, run: str, pinned: Pinned) -
     now, then = "", pinned.indexes[0].digest
     with contextlib.suppress(PipelineError):  # it lacks a column by now that the selection reads
         selection = Selection(corpus, SelectSettings.model_validate(pinned.select or {}))
-        now = digest_of(selection, pinned.settings.get("answers"), pinned.settings.get("plans", "none"))
+        now = snapshot_of(selection, pinned.settings.get("answers"), pinned.settings.get("plans", "none")).digest
     if now != then:
         print_plain(
             console,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,13 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError
-from pipeline.base.formats import counted, number
+from pipeline.base.errors import ConfigError, CorpusError, DamagedError, MissingError
+from pipeline.base.formats import number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import Plans
-from pipeline.corpus.fingerprint import fingerprint
-from pipeline.corpus.fits import record_of
-from pipeline.corpus.part_reader import no_column
 from pipeline.corpus.reader import Corpus
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
@@ -40,13 +37,21 @@ from pipeline.storage import layout
 from pipeline.storage.records import Record, parse_json, sealed
 from pipeline.storage.store import Store
 from pipeline.training.data.end_of_text import end_of_text_sentences
-from pipeline.training.data.row_range_files import BREAK, GIVEN, RowRanges, RowRangeWriter, damaged_files
-from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, Answers, SplitBuilder, row_ranges_of
+from pipeline.training.data.index_shares import Collected, IndexShares, collect
+from pipeline.training.data.row_range_files import Records, RowRanges, RowRangeWriter, damaged_files
+from pipeline.training.data.row_ranges import SHUFFLE_BLOCKS, SplitBuilder
+from pipeline.training.data.snapshot import (
+    VERSION,
+    Snapshot,
+    checked,
+    encoder_used,
+    families_of,
+    fit_content,
+    parts_schema,
+    snapshot_of,
+)
 from stages.arrow import table_of
 
-VERSION = 2
-FAMILIES = ("embeddings", "codes", "fragility-predicted", "sentences", "documents")  # families whose files it names
-FAMILIES_OF_PLANS = ("plans", "plan-embeddings")  # and these, if its plans are those of a column
 _BEGUN = 86_400.0  # seconds after which an unfinished index is abandoned
 
 
@@ -157,24 +162,52 @@ def make_index(
         ConfigError: or `CorpusError`, for what the corpus cannot answer, or if nothing is selected.
         CorpusError: if nothing is selected, or the corpus cannot be read; `ConfigError` for what it cannot answer.
     """
-    selection = checked(corpus, select, origin)
-    parts, digest = _snapshot(selection, answers, plans)
-    if is_present(corpus, digest):
-        return whole_index(corpus, digest)
-    counts = Counts(removed=dict.fromkeys(selection.reasons, 0))
-    found = Answers(corpus, answers)
-    splits = [SplitBuilder(RowRangeWriter(corpus.store, digest, name)) for name in SPLITS]
-    row_ranges = row_ranges_of(selection, found, plans, counts, done)
-    planned = np.zeros(2, np.int64)
-    for rows, by_split in zip(parts["rows"].to_pylist(), row_ranges, strict=True):
-        for split, of_split in zip(splits, by_split, strict=True):
-            split.add(of_split, rows)
-            after, new = of_split["after"], of_split["new"]
-            planned += (after == GIVEN).sum(), (after == BREAK).sum() + new.sum()  # a break or a sequence for each
+    return index_of_snapshot(snapshot_of(checked(corpus, select, origin), answers, plans), done)
+
+
+def index_of_snapshot(snapshot: Snapshot, done: Callable[[int], None] = lambda rows: None) -> Index:
+    """Return the index of a snapshot, as `make_index` does. `done` is told how many further rows were read."""
+    corpus = snapshot.selection.corpus
+    if is_present(corpus, snapshot.digest):
+        return whole_index(corpus, snapshot.digest)
+    builders = _builders(snapshot)
+
+    def add(by_split: Sequence[Records], rows: int) -> None:
+        for builder, of_split in zip(builders, by_split, strict=True):
+            builder.add(of_split, rows)
+
+    return _completed(snapshot, collect(snapshot, snapshot.selection, add, done), builders)
+
+
+def index_of_shares(snapshot: Snapshot, shares: IndexShares) -> Index:
+    """Return the index that all shares together make. Raises `CorpusError` if files of them are gone or damaged."""
+    corpus = snapshot.selection.corpus
+    if not is_present(corpus, snapshot.digest):
+        builders = _builders(snapshot)
+        try:
+            _completed(snapshot, shares.together(builders), builders)
+        except MissingError:  # deleted by another process, which completed the index
+            if not is_present(corpus, snapshot.digest):
+                raise
+    index = whole_index(corpus, snapshot.digest)
+    shares.notes.forget()
+    return index
+
+
+def _builders(snapshot: Snapshot) -> list[SplitBuilder]:
+    store = snapshot.selection.corpus.store
+    return [SplitBuilder(RowRangeWriter(store, snapshot.digest, name)) for name in SPLITS]
+
+
+def _completed(snapshot: Snapshot, found: Collected, splits: Sequence[SplitBuilder]) -> Index:
+    """Write what follows the row ranges, and return the index. Raises `CorpusError` if nothing is selected."""
+    selection, counts, planned = snapshot.selection, found.counts, found.planned
+    corpus, answers, plans = selection.corpus, snapshot.answers, snapshot.plans
     counts.check(corpus.url)
     if not counts.kept:
         raise CorpusError(f"{corpus.url}: the selection keeps no sentence: {_removed(selection, counts)}")
-    found.check()
+    if answers is not None and not found.answered:
+        raise ConfigError(f"answers: {answers} is null in all {found.unanswered} documents; name another column")
     if plans == "column" and not planned[0]:
         raise CorpusError(
             f"{corpus.url}: none of the {number(planned[1])} selected paragraphs has a plan; fill the column that "
@@ -184,28 +217,30 @@ def make_index(
     closing = end_of_text_sentences(corpus)
     about = IndexHeader(
         version=VERSION,
-        digest=digest,
+        digest=snapshot.digest,
         corpus=corpus.view.name,
-        select=select.model_dump(mode="json"),
+        select=selection.settings.model_dump(mode="json"),
         answers=answers,
-        unanswered=found.missing,
+        unanswered=found.unanswered,
         plans=None if plans == "none" else plans,
-        planned=(int(planned[0]), int(planned[1])) if plans == "column" else None,
+        planned=planned if plans == "column" else None,
         counts=vars(counts),
         splits={name: split.size for name, split in zip(SPLITS, splits, strict=True)},
         runs={name: split.close() for name, split in zip(SPLITS, splits, strict=True)},
         dim=closing.embeddings.shape[1],
         model=corpus.view.stages["encode"]["encode"]["model"],
         encoder=encoder_used(corpus),
-        scaler=_fit(corpus, "scaler"),
-        rvq=_fit(corpus, "rvq"),
+        scaler=fit_content(corpus, "scaler"),
+        rvq=fit_content(corpus, "rvq"),
         codebooks=None if closing.codes is None else closing.codes.shape[1],
         weighted="weight" in corpus.catalogue,
         embeddings=base64.b64encode(closing.embeddings.tobytes()).decode(),
         codes=None if closing.codes is None else base64.b64encode(closing.codes.tobytes()).decode(),
         digests={name: split.digests for name, split in zip(SPLITS, splits, strict=True)},
     )
-    index = Index(corpus.url, about, parts, pa.concat_tables(split.blocks(at) for at, split in enumerate(splits)))
+    index = Index(
+        corpus.url, about, snapshot.parts, pa.concat_tables(split.blocks(at) for at, split in enumerate(splits))
+    )
     _write(corpus, index)
     return index
 
@@ -217,46 +252,6 @@ def _removed(selection: Selection, counts: Counts) -> str:
     rules = {"--where": settings.where, "--broken": settings.broken, "--min-sentences": str(settings.min_sentences)}
     options = " ".join(f"{key} {shlex.quote(value)}" for key, value in rules.items() if value is not None)
     return f"of {number(counts.sentences)}, {removed}; to try another: pipeline select {selection.corpus.url} {options}"
-
-
-def checked(corpus: Corpus, select: SelectSettings, origin: str = "select.where") -> Selection:
-    """Return the selection of a corpus that can be trained on.
-
-    Args:
-        corpus: the corpus.
-        select: the section `select`.
-        origin: the option or setting that holds the condition, for messages.
-
-    Returns:
-        The selection.
-
-    Raises:
-        CorpusError: if the corpus has no embeddings to read, or purged documents are still in its files.
-    """
-    corpus.check_has_parts()
-    if "embedding" not in corpus.catalogue:
-        raise CorpusError(f"{corpus.url}: {no_column('embedding', corpus.catalogue)}; run: pipeline run corpus.yaml")
-    purged = sum(map(len, corpus.tombstones.by_chunk.values()))
-    if purged:
-        raise CorpusError(
-            f"{corpus.url}: files still hold {counted(purged, 'purged document')}, and the next run writes them again; "
-            "do that first: pipeline run corpus.yaml"
-        )
-    return Selection(corpus, select, origin)
-
-
-def digest_of(selection: Selection, answers: str | None = None, plans: Plans = "none") -> str:
-    """Return the digest of an index, from receipts alone.
-
-    Args:
-        selection: what is selected.
-        answers: as for `make_index`.
-        plans: as for `make_index`.
-
-    Returns:
-        32 hex digits.
-    """
-    return _snapshot(selection, answers, plans)[1]
 
 
 def is_present(corpus: Corpus, digest: str) -> bool:
@@ -339,50 +334,6 @@ def _is_usable(corpus: Corpus, digest: str) -> bool:
     except CorpusError:
         return False
     return True
-
-
-def families_of(parts: pa.Table) -> tuple[str, ...]:
-    """Return the families whose files an index names, from the table of its parts."""
-    return (*FAMILIES, *(family for family in FAMILIES_OF_PLANS if family in parts.column_names))
-
-
-def parts_schema(families: Iterable[str] = FAMILIES) -> pa.Schema:
-    """Return the schema of the table of parts, which has a column for the files of each family."""
-    return pa.schema([("part", pa.string()), ("rows", pa.int64()), *((family, pa.string()) for family in families)])
-
-
-def _snapshot(selection: Selection, answers: str | None, plans: Plans) -> tuple[pa.Table, str]:
-    """Return every part with its files that are read, and the digest of all."""
-    corpus = selection.corpus
-    columns = {column.family for column in corpus.catalogue.values()}
-    families = (*FAMILIES, *(FAMILIES_OF_PLANS if plans == "column" else ()))
-    if not columns.issuperset(families[len(FAMILIES) :]):
-        raise CorpusError(
-            f"{corpus.url} has no plans of a column, which train.plans: column reads; add a section "
-            "`plans: {column: NAME}` or `plans: {lm: CARD}` to its corpus.yaml, and run it"
-        )
-    rows: list[dict[str, Any]] = []
-    digests: list[list[str]] = []
-    for part in corpus.parts:
-        state = corpus.state_of(part)
-        files = [file for receipt in state.receipts.values() for file in receipt.files]
-        named = {file.family: file for file in files if file.family in families and file.family in columns}
-        rows.append({"part": part, "rows": state.rows} | {family: file.path for family, file in named.items()})
-        digests.append([part, *(value for file in named.values() for value in (file.path, file.digest))])
-    fits = [encoder_used(corpus), _fit(corpus, "scaler"), _fit(corpus, "rvq")]
-    planned = [] if plans == "none" else [plans]  # as before there were any
-    digest = fingerprint([VERSION, selection.digest, answers, fits, digests, *planned])
-    return pa.Table.from_pylist(rows, schema=parts_schema(families)), digest
-
-
-def encoder_used(corpus: Corpus) -> str:
-    """Return the digest of the encoder that made a corpus's embeddings."""
-    return fingerprint(corpus.view.stages["encode"]["artifacts"])
-
-
-def _fit(corpus: Corpus, name: str) -> str | None:
-    record = record_of(corpus.store, corpus.view, name)
-    return record.content if record else None
 
 
 def _write(corpus: Corpus, index: Index) -> None:

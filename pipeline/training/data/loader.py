@@ -27,10 +27,11 @@ from pipeline.config.train import LANES
 from pipeline.corpus.part_reader import opened_data_file
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import Weights, check_columns, check_files, check_mix, check_numbers
-from pipeline.training.data.index import FAMILIES_OF_PLANS, TrainingSource
+from pipeline.training.data.index import TrainingSource
 from pipeline.training.data.order import BUFFER_SENTENCES, DataOrder, MicroBatch, OrderRules, ShuffleBuffer
 from pipeline.training.data.reading import LoadedBuffer, Reader, Tokenise, batch_of
 from pipeline.training.data.sequences import Sequences
+from pipeline.training.data.snapshot import FAMILIES_OF_PLANS
 from stages.lcm.batch import Batch
 
 __all__ = ["Loader", "TrainingSource", "Weights"]

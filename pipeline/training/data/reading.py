@@ -28,7 +28,7 @@ from pipeline.storage.remote import translate_errors
 from pipeline.storage.store import Store
 from pipeline.training.data.checks import REMEDY
 from pipeline.training.data.end_of_text import LANG, TEXTS
-from pipeline.training.data.index import Index, families_of
+from pipeline.training.data.index import Index
 from pipeline.training.data.order import BufferSlice, ShuffleBuffer
 from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
@@ -63,11 +63,6 @@ class Reader:
         self.index, self.families, self.first = index, families, first
         self._store = Store(index.url)
 
-    @cached_property
-    def _files(self) -> dict[str, list[str]]:
-        names = families_of(self.index.parts)
-        return {family: self.index.parts[family].to_pylist() for family in names}
-
     def read(
         self,
         part: int,
@@ -93,7 +88,7 @@ class Reader:
         borders = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
         for name, array in into.items():
             family, column = columns[name]
-            path = self._files[family][part]
+            path = self.index.parts[family][part].as_py()
             with translate_errors(self.index.url), self._told(path), self._store.open(path) as handle:
                 source = handle if isinstance(handle, pa.NativeFile) else pa.PythonFile(handle, "r")
                 file = pq.ParquetFile(source, pre_buffer=True, page_checksum_verification=True)

@@ -42,12 +42,12 @@ class Answers:
     it are the answer. If it is in the middle of a sentence, that sentence belongs to the answer. A document without a
     value is ordinary text, and counted.
 
-    `missing`: documents without a value so far. `columns`: the columns of documents that `of` needs.
+    `missing`, `given`: documents without and with a value so far. `columns`: the columns of documents that `of` needs.
     """
 
     def __init__(self, corpus: Corpus, name: str | None) -> None:
-        self.name, self._corpus, self._given = name, corpus, 0
-        self.missing = 0
+        self.name, self._corpus = name, corpus
+        self.missing = self.given = 0
         self.columns = ("doc_id", "rows", "first_row", *([name] if name else []))
         self._counting = threading.Lock()
         kept = sorted(set(corpus.documents(0).column_names) - set(layout.DOCUMENT_COLUMNS))
@@ -70,7 +70,7 @@ class Answers:
         given = column.is_valid().to_numpy(zero_copy_only=False)
         with self._counting:
             self.missing += int((~given).sum())
-            self._given += int(given.sum())
+            self.given += int(given.sum())
         wrong = pc.invert(pc.match_substring_regex(column, _NUMBER)).fill_null(False).to_numpy(zero_copy_only=False)
         if wrong.any():
             place = int(np.flatnonzero(wrong)[0])
@@ -87,11 +87,6 @@ class Answers:
             first[given] = (start + prompt)[given]
         return first
 
-    def check(self) -> None:
-        """Raise `ConfigError` if no document had a value."""
-        if self.name is not None and not self._given:
-            raise ConfigError(f"answers: {self.name} is null in all {self.missing} documents; name another column")
-
 
 def row_ranges_of(
     selection: Selection, answers: Answers, plans: Plans, counts: Counts, done: Callable[[int], None]
@@ -99,7 +94,7 @@ def row_ranges_of(
     """Yield the row ranges of one part after the other.
 
     Args:
-        selection: the sentences.
+        selection: the sentences, or a share of them.
         answers: finds where the answer of a document begins.
         plans: which plans paragraphs begin with; with any, a paragraph ends with a break if another follows.
         counts: gets the numbers of what is kept and removed.
@@ -122,11 +117,16 @@ def row_ranges_of(
             row_ranges["new"] = np.isin(np.arange(len(row_ranges)), chosen.sequence_starts)
             return chosen, documents, row_ranges if plans == "none" else with_plans(reader, row_ranges, plans)
 
-    found = prefetch(look, map(selection.reader, selection.corpus.parts))
-    for number, (one, after) in enumerate(pairwise(chain(found, [None]))):
-        assert one is not None
+    def next_documents() -> Iterator[pa.Table | None]:
+        """Yield the documents of the part after the last one, which may go on with its last document; None without."""
+        after = selection.first + len(selection.parts)
+        yield selection.corpus.documents(after) if after < len(selection.corpus.parts) else None
+
+    found = prefetch(look, map(selection.reader, selection.parts))
+    for number, (one, after) in enumerate(pairwise(chain(found, next_documents())), selection.first):
+        assert isinstance(one, tuple)
         chosen, documents, row_ranges = one
-        following = None if after is None else after[1]
+        following = after[1] if isinstance(after, tuple) else after
         counts.add(chosen.counts)
         row_ranges["part"] = number
         ends = _ends(row_ranges, documents, following, selection.settings.broken)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pipeline.corpus.fingerprint import column_digest, content_digest, difference, fingerprint
+from pipeline.corpus.fingerprint import (
+    column_digest,
+    content_digest,
+    difference,
+    fingerprint,
+    fingerprint_of_many,
+    fingerprint_of_mapping,
+)
 
 
 def test_order_of_keys_does_not_matter_but_values_do() -> None:
@@ -59,3 +66,13 @@ def test_difference_names_key_old_and_new() -> None:
     new = {"stage": "encode", "encode": {"model": "sonar", "precision": "auto"}}
     assert difference(old, new) == ["encode.model: sonar-tiny → sonar"]
     assert difference(old, old) == []
+
+
+def test_fingerprints_in_pieces_are_those_of_the_whole() -> None:
+    for items in ({}, {"a": [1, "ü"]}, {"a": [], "b": ["x", None], "c-0": ["\ud800"]}):
+        assert fingerprint_of_mapping([{"z": 1, "b": 2}, []], items.items()) == fingerprint(
+            [{"b": 2, "z": 1}, [], items]
+        )
+        values = list(items.values())
+        assert fingerprint_of_many([2, None], values) == fingerprint([2, None, values])
+        assert fingerprint_of_many([2], values, ["column"]) == fingerprint([2, values, "column"])

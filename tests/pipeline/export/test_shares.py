@@ -118,7 +118,7 @@ def test_shares_of_different_exports_do_not_mix(corpus: Corpus, tmp_path: Path) 
     note = to / "shares/1-of-2.json"
     whole = note.read_bytes()
     note.write_bytes(whole.replace(b'"kept": ', b'"kept": 1'))
-    with pytest.raises(CorpusError, match=r"shares/1-of-2\.json.*export that share again"):
+    with pytest.raises(CorpusError, match=r"shares/1-of-2\.json.*do that share again"):
         export(corpus, to, (2, 2))
     note.write_bytes(whole)
     next(to.rglob("*.parquet")).write_bytes(b"")

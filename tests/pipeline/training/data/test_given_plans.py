@@ -16,8 +16,9 @@ from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.select import SelectSettings
 from pipeline.storage import layout
 from pipeline.training.data import order
-from pipeline.training.data.index import FAMILIES_OF_PLANS, Index, make_index, read_index
+from pipeline.training.data.index import Index, make_index, read_index
 from pipeline.training.data.loader import Loader, TrainingSource
+from pipeline.training.data.snapshot import FAMILIES_OF_PLANS
 from stages.lcm.batch import Batch
 from tests.pipeline.training.corpora import FRAGILITY
 from tests.support.corpora import made_once
