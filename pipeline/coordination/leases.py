@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.base.errors import DamagedError, MissingError
+from pipeline.base.errors import DamagedError, MissingError, StorageError
 from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 
@@ -115,7 +115,13 @@ class Leases:
         probe = f"{self.folder}/.now-{secrets.token_hex(4)}"
         self.store.write(probe, b"")
         found = self.store.listing(self.folder)
-        now = found.get(probe) or self.store.modified(probe)
+        try:
+            now = found.get(probe) or self.store.modified(probe)
+        except MissingError as error:
+            raise StorageError(
+                f"{self.store.url} has answered that {probe} is written, and does not have it: nothing that is written "
+                "there can be relied on; mend the store, then run the same command again"
+            ) from error
         self.store.delete(probe)
         self.see(found, now)
 

@@ -8,6 +8,7 @@
 
 `refused`: the share of requests answered by 503 SlowDown and not carried out. `lost`: carried out, but the connection
 ends before the answer. `broken`: the answer's body ends in the middle. `short`: so does it, but its length says so.
+`slow`: nothing comes for `SLOW` seconds. `unstored`: a PUT is answered as if it had been carried out, and was not.
 The draws are seeded; which request gets which depends on their order. Cost: a thread a connection, and a copy of what
 goes through.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import http.client
 import random
 import re
@@ -39,6 +41,9 @@ EXPIRED = (
 BETWEEN_TWO_HOPS = {"connection", "keep-alive", "transfer-encoding", "expect"}
 
 
+SLOW = 3.0  # seconds
+
+
 class S3Proxy:
     """Serves from `with` to its end. `faults`: how often each kind happened; `requests`: how many came."""
 
@@ -51,11 +56,20 @@ class S3Proxy:
         lost: float = 0.0,
         broken: float = 0.0,
         short: float = 0.0,
+        slow: float = 0.0,
+        unstored: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.target = urlsplit(target)
         self.latency = latency
-        self.shares = {"refused": refused, "lost": lost, "broken": broken, "short": short}
+        self.shares = {
+            "refused": refused,
+            "lost": lost,
+            "broken": broken,
+            "short": short,
+            "slow": slow,
+            "unstored": unstored,
+        }
         self.faults: Counter[str] = Counter()
         self.requests = 0
         self._random = random.Random(f"bad S3 {seed}")
@@ -107,7 +121,7 @@ class S3Proxy:
                     place -= share
             if fault == "broken" and command != "GET":
                 fault = "lost"  # the other answers have no body
-            if fault == "short" and command != "GET":
+            if (fault == "short" and command != "GET") or (fault == "unstored" and command != "PUT"):
                 fault = ""
             if fault:
                 self.faults[fault] += 1
@@ -142,6 +156,12 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "expired":
             self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
             return
+        if fault == "unstored":
+            digest = hashlib.md5(body, usedforsecurity=False).hexdigest()
+            self._answer(200, [("ETag", f'"{digest}"')], b"")
+            return
+        if fault == "slow":
+            time.sleep(SLOW)
         if not self.upstream:
             self.upstream = http.client.HTTPConnection(str(proxy.target.hostname), proxy.target.port, timeout=600)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in BETWEEN_TWO_HOPS}
@@ -206,7 +226,7 @@ def elsewhere(*arguments: str) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.s3_proxy", description="A bad S3 on loopback.")
     parser.add_argument("target", help="address of the S3 behind it")
-    for name in ("latency", "refused", "lost", "broken", "short"):
+    for name in ("latency", "refused", "lost", "broken", "short", "slow", "unstored"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     with S3Proxy(**vars(parser.parse_args())) as proxy:

@@ -313,6 +313,29 @@ def test_bodies_cut_short_with_a_length_that_fits_are_read_again(
     assert proxy.faults["short"] > 3
 
 
+@pytest.mark.parametrize("faults", [{"short": 0.1, "slow": 0.01}, {"unstored": 0.05}], ids=["late and cut", "unstored"])
+def test_a_whole_run_on_a_store_that_cuts_delays_or_loses(
+    make_config: MakeConfig,
+    bucket: str,
+    expected: dict[str, str],
+    bad: Callable[..., S3Proxy],
+    faults: dict[str, float],
+) -> None:
+    """What the store says that it has, and has not, is told by the run itself, and made again after a repair."""
+    proxy = bad(**faults)
+    path = make_config(**SMALL_PARTS, output=f"{bucket}/corpus")
+    done = pipeline("run", path)
+    assert set(proxy.faults) == set(faults), proxy.faults
+    proxy.shares.clear()
+    if "unstored" in faults and done.returncode:
+        assert done.returncode == 1 and "Traceback" not in said(done), said(done)
+        pipeline("verify", path, "--repair")
+        done = pipeline("run", path)
+    assert done.returncode == 0, said(done)
+    assert pipeline("verify", path).returncode == 0
+    assert data_digests(f"{bucket}/corpus") == expected
+
+
 def test_no_folder_of_an_input_is_passed_over(bucket: str, bad: Callable[..., S3Proxy]) -> None:
     names = [f"{folder}/{number}.jsonl" for folder in "abcdef" for number in range(2)]
     for name in names:
