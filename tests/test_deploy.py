@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from configparser import ConfigParser
 from pathlib import Path
 
 import yaml
@@ -52,7 +53,27 @@ def test_the_rayjob_runs_a_command_of_the_pipeline_on_a_corpus_yaml(tmp_path: Pa
     assert len(images) == 1
     path = tmp_path / "corpus.yaml"
     path.write_text(config["data"]["corpus.yaml"], "utf-8")
-    assert load_config(path).output.startswith("s3://")
+    output = load_config(path).output
+    assert output.startswith("s3://") and "s3" in _defaults("Dockerfile")["EXTRAS"].split(",")
+
+
+def _defaults(file: str) -> dict[str, str]:
+    """Return the build arguments that an image of deploy/ is built with if none is given."""
+    text = (DEPLOY / file).read_text("utf-8")
+    return dict(re.findall(r"^(?:ARG |    )([A-Z_]+)=(\S*)$", text, re.MULTILINE))
+
+
+def test_images_are_built_alike() -> None:
+    """By the same arguments, of extras that are there, with a Python and the PyTorch that the package is pinned to."""
+    docker = _defaults("Dockerfile")
+    python = docker.pop("PYTHON")
+    assert docker == _defaults("Apptainer.def") and docker.keys() == {"TORCH", "TORCH_INDEX", "EXTRAS"}
+    assert f"From: python:{python}-slim\n" in (DEPLOY / "Apptainer.def").read_text("utf-8")
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg", "utf-8")
+    assert f"Programming Language :: Python :: {python}" in setup["metadata"]["classifiers"]
+    assert set(docker["EXTRAS"].split(",")) <= setup["options.extras_require"].keys()
+    assert re.search(r"^torch==[\d.]+$", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
 
 
 def test_images_copy_every_folder_of_the_package() -> None:
