@@ -73,8 +73,10 @@ def take_lock(
         The lock, which its holder has to renew within `seconds`.
 
     Raises:
-        CorpusError: if another run or command holds the lock, or SLURM does not say whether its jobs are over.
+        CorpusError: if another run or command holds the lock, SLURM does not say whether its jobs are over, or a folder
+            of the corpus is a link that leaves it.
     """
+    store.check_links()
     name = _name(training)
     leases = Leases(store, FOLDER, seconds)
     leases.poll()

@@ -118,6 +118,13 @@ class Store:
         """Raise `StorageError` if a folder lies behind a link that leaves the corpus: what is there may not be ours."""
         self._to_change(f"{folder}/")
 
+    def check_links(self) -> None:
+        """Raise `StorageError` if a folder of the corpus is a link that leaves it."""
+        if self.local and Path(self._root).is_dir():
+            for one in Path(self._root).iterdir():
+                if one.is_symlink():
+                    self.check_changeable(one.name)
+
     def _to_change(self, path: str) -> str:
         """Return the place of a file to write or delete, which lies in the corpus, and not behind a link out of it."""
         full = self._full(path)
@@ -125,8 +132,8 @@ class Store:
             there = Path(self._root, link).resolve()
             raise StorageError(
                 f"{self.url}/{link} is a link out of the corpus, to {there}: nothing is written or deleted there; put "
-                "a folder in place of the link, and into it what belongs to the corpus (to keep it on another disk, "
-                "mount that disk there: mount --bind), then run the same command again"
+                "a folder in place of the link, and into it what belongs to the corpus, then run the same command "
+                "again (for another disk: move the whole corpus there, whose own folder may be a link)"
             )
         return full
 

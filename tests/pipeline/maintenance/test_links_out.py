@@ -41,8 +41,9 @@ def test_nothing_is_deleted_behind_a_link_out_of_the_corpus(
     def content() -> dict[Path, bytes]:
         return {one: one.read_bytes() for one in precious.rglob("*") if one.is_file()}
 
-    there = content()
+    there, runs = content(), sorted(one.name for one in (out / "runs").iterdir())
     done = pipeline(command, path, *options)
     told = f"out/{linked} is a link out of the corpus, to {precious}: nothing is written or deleted there"
     assert done.returncode == 1 and told in " ".join(said(done).split()), said(done)
     assert content() == there and (out / linked).is_symlink()
+    assert sorted(one.name for one in (out / "runs").iterdir()) == runs, "it is told before any work"
