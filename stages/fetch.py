@@ -14,7 +14,6 @@ it from then on. Cost: the download, and once a day on each machine one read of 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -117,7 +116,7 @@ def checked_sha256(path: Path) -> str:
         return sha256_of(path)
     version = (str(path.resolve()), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     try:
-        folder = private_folder("checked")
+        folder = _private_folder()
         record = folder / hashlib.sha256(repr(version).encode()).hexdigest()
         with _alone(record, quietly=True):
             if record.is_file() and 0 <= time.time() - record.stat().st_mtime < RECORD_SECONDS:
@@ -130,7 +129,7 @@ def checked_sha256(path: Path) -> str:
             temporary.write_bytes(_sealed(found, version))
             temporary.replace(record)
             return found
-    except OSError:  # no folder for temporary files, or one that another user made
+    except (OSError, _NotOursError):  # no folder for temporary files, or one that another user made
         return sha256_of(path)
 
 
@@ -139,16 +138,17 @@ def _sealed(digest: str, version: tuple[object, ...]) -> bytes:
     return digest.encode() + hashlib.sha256(repr((digest, version)).encode()).hexdigest().encode()
 
 
-def private_folder(purpose: str) -> Path:
-    """Return a folder of this user on this machine, in the one for temporary files (TMPDIR), made if it is not there.
+class _NotOursError(Exception):
+    """A folder is not one that this user alone may write to."""
 
-    Raises `OSError` if it cannot be made, or others may write to it.
-    """
-    folder = Path(tempfile.gettempdir()) / f"sonar-pipeline-{purpose}-{os.getuid()}"
+
+def _private_folder() -> Path:
+    """Return this user's folder of records on this machine."""
+    folder = Path(tempfile.gettempdir()) / f"sonar-pipeline-checked-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "not a folder that this user alone may write to", str(folder))
+        raise _NotOursError
     return folder
 
 

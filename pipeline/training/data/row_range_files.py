@@ -1,32 +1,27 @@
 """Row ranges of an index in files: records of 22 bytes one after the other, which processes map and do not hold.
 
 Each split has files of its own, in the order of the corpus, so that the row ranges of a shuffle block are together. On
-a mounted file system all processes of a machine share the pages that they read; from an object store the first one
-copies the files to one on this machine (TMPDIR), which the others wait for and share. The last process that ends
-deletes it; of processes that were killed, the next copy does. A file ends with a part, at `FILE_ROW_RANGES`.
+a mounted file system all processes of a machine share the pages that they read; from an object store each copies the
+files to a temporary one that no other process sees (TMPDIR) and that disappears with the process. A file ends with a
+part, at `FILE_ROW_RANGES`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
-import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
-from pipeline.corpus.fingerprint import content_digest, fingerprint
+from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
 from pipeline.storage.store import Store
-from stages.fetch import private_folder
 
 Records = npt.NDArray[np.void]
 ROW_RANGE = np.dtype(
@@ -44,7 +39,6 @@ NOTHING, CLOSING, BREAK, PLAN, GIVEN = range(5)  # CLOSING: its document ends he
 PLANS = (PLAN, GIVEN)  # PLAN: a sentence again; GIVEN: the plan that stands in this row
 FILE_ROW_RANGES = 1 << 22  # 92 MB
 _COPIED = 1 << 24  # bytes at a time
-_COPY, _LOCK = ".runs", ".lock"  # ends of names: of copies on this machine, and of what their makers lock
 
 
 def concatenated_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -135,31 +129,11 @@ class RowRanges:
         handles = (
             _opened(store, path, row_ranges * ROW_RANGE.itemsize) for path, row_ranges in zip(paths, files, strict=True)
         )
-        name = f"{fingerprint([store.url, digest, split, list(files)])}{_COPY}"
-        self._files = list(map(_mapped, handles)) if store.local else [self._copied(store, name, handles, sum(files))]
+        self._files = list(map(_mapped, handles)) if store.local else [_copied(store, handles)]
         self._first = np.cumsum([0, *map(len, self._files)]).tolist()
 
     def __len__(self) -> int:
         return int(self._first[-1])
-
-    def _copied(self, store: Store, name: str, handles: Iterable[Any], row_ranges: int) -> Records:
-        """Copy all files one after the other into one of this machine, or wait until another process has done that."""
-        try:
-            path = private_folder("index") / name
-            with path.with_suffix(_LOCK).open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # others wait while it is copied
-                if not path.exists() or path.stat().st_size != row_ranges * ROW_RANGE.itemsize:
-                    _delete_unused(path.parent)
-                    _copy(handles, path)
-                file = path.open("rb")
-                fcntl.flock(file, fcntl.LOCK_SH)  # it is in use until this process ends
-            weakref.finalize(self, _release, file, path)
-            return np.memmap(file, ROW_RANGE, "r")
-        except OSError as error:
-            raise StorageError(
-                f"the index of {store.url} cannot be copied to {tempfile.gettempdir()}: {error}; set TMPDIR to a "
-                "folder with space"
-            ) from error
 
     def between(self, first: int, end: int) -> Records:
         """Return those from `first` to before `end`, which are in one file as the row ranges of a part are."""
@@ -188,33 +162,16 @@ def _mapped(handle: Any) -> Records:
         return np.frombuffer(handle.read_buffer(), ROW_RANGE)
 
 
-def _copy(handles: Iterable[Any], path: Path) -> None:
-    """Copy all files, one after the other, to a path that has them all or none."""
-    begun = path.with_suffix(".begun")
+def _copied(store: Store, handles: Iterable[Any]) -> Records:
+    """Copy all files one after the other into a temporary one that has no name any more."""
     try:
-        with begun.open("wb") as file:
+        with tempfile.TemporaryFile() as file:
             for handle in handles:
-                with handle:
-                    shutil.copyfileobj(handle, file, _COPIED)
+                shutil.copyfileobj(handle, file, _COPIED)
             file.flush()
-            os.fsync(file.fileno())
-        begun.rename(path)
-    finally:
-        begun.unlink(missing_ok=True)
-
-
-def _release(file: IO[bytes], path: Path) -> None:
-    """Delete a copy if no other process uses it."""
-    with contextlib.suppress(OSError), file, path.with_suffix(_LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is used
-        path.unlink()
-
-
-def _delete_unused(folder: Path) -> None:
-    """Delete the copies of processes that were killed, so that these do not fill the disk."""
-    for path in folder.glob(f"*{_COPY}"):
-        with contextlib.suppress(OSError), path.open("rb") as file, path.with_suffix(_LOCK).open("w") as lock:
-            for one in (lock, file):
-                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is made or used
-            path.unlink()
+            return np.memmap(file, ROW_RANGE, "r")
+    except OSError as error:
+        raise StorageError(
+            f"the index of {store.url} cannot be copied to {tempfile.gettempdir()}: {error}; set TMPDIR to a folder "
+            "with space"
+        ) from error
