@@ -278,9 +278,11 @@ def _id_of(file: str, number: int, line: str) -> str:
 def find(corpus: Corpus, ids: Collection[str]) -> PurgeMatches:
     """Search every documents file and quarantine list, also those of older settings and of interrupted attempts."""
     wanted = pa.array(sorted(ids), pa.string())
-    shown = {
-        file.path for chunk in corpus.chunks for part in chunk.parts for file in part.receipts["segment"].files
-    } | {chunk.receipt.quarantine.path for chunk in corpus.chunks if chunk.receipt and chunk.receipt.quarantine}
+    shown = set[str]()
+    for chunk in corpus.chunks:
+        shown.update(file.path for part in chunk.parts for file in part.receipts["segment"].files)
+        if chunk.receipt and chunk.receipt.quarantine:
+            shown.add(chunk.receipt.quarantine.path)
     paths = [
         path
         for folder in ("documents", "quarantine")
