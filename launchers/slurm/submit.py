@@ -98,7 +98,7 @@ def submit_scheduler(
     )  # fmt: skip
     ids: tuple[str, ...] = jobs.submit(command, config.launcher, folder, f"gate-{number}", after=after, small=True)
     try:
-        where = {"place": store.place, "inode": store.inode}
+        where = {"place": store.place, "mark": store.mark}
         who = holder_info(launcher="slurm", run=run, jobs=[*after, *ids], folder=str(folder), **where)
         set_holder(lock, who)
     except BaseException:

@@ -89,7 +89,7 @@ def submit(console: Console, config: RunConfig, fresh: bool = False) -> str | No
         )  # fmt: skip
         with jobs.held(job, config.launcher):  # SLURM took it: only now is deleted what was trained before
             checked.begin(processes)
-            queued = Job(id=job, folder=str(folder), code=code_digest(), place=store.place, inode=store.inode)
+            queued = Job(id=job, folder=str(folder), code=code_digest(), place=store.place, mark=store.mark)
             write_job(store, run, queued)
     said = _SUBMITTED.format(job=job, run=run, url=store.url, log=folder / f"{job}.log")
     print_plain(console, said)

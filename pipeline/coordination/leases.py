@@ -33,9 +33,9 @@ def _is_job(value: Any) -> bool:
 
 _SAID: dict[str, Callable[[Any], bool]] = {  # the fields that a holder writes, and how they are checked
     **dict.fromkeys(
-        ("user", "host", "born", "since", "launcher", "folder", "place"), lambda value: isinstance(value, str)
+        ("user", "host", "born", "since", "launcher", "folder", "place", "mark"), lambda value: isinstance(value, str)
     ),
-    **dict.fromkeys(("pid", "inode"), lambda value: isinstance(value, int)),
+    "pid": lambda value: isinstance(value, int),
     "run": lambda value: isinstance(value, str) and bool(re.fullmatch(r"runs/[0-9A-Za-z.-]+", value)),
     "jobs": lambda value: (
         isinstance(value, list)

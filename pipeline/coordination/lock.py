@@ -257,7 +257,7 @@ def named_jobs(jobs: Sequence[str]) -> str:
     return f"SLURM job{'s' * (len(jobs) > 1)} {first_few(jobs, JOBS_SHOWN)}"
 
 
-def not_its_own(store: Store, jobs: Sequence[str], place: str, inode: int) -> str:
+def not_its_own(store: Store, jobs: Sequence[str], place: str, mark: str) -> str:
     """Say that jobs do not work on a corpus, though one of its files names them; empty if they do.
 
     A copy of a corpus under way names the jobs of the original, and a corpus from elsewhere may name any.
@@ -266,12 +266,12 @@ def not_its_own(store: Store, jobs: Sequence[str], place: str, inode: int) -> st
         store: the corpus.
         jobs: the ids of the jobs.
         place: where the corpus was for which they were queued, as the file says; empty if it does not.
-        inode: the number of that folder; 0 if the file does not say.
+        mark: `Store.mark` of that corpus; empty if the file does not say.
 
     Returns:
         The rest of a message, with what to do.
     """
-    if place == store.place or (inode and inode == store.inode):  # nodes may reach it by other paths
+    if place == store.place or (mark and mark == store.mark):  # nodes may reach it by other paths
         return ""
     there = plain(place, PLACE_SHOWN)
     of = f"queued for {there}, not for this copy of it" if place else "without saying for which corpus"

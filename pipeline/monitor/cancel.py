@@ -42,7 +42,7 @@ def cancel(console: Console, store: Store, cluster: Cluster) -> bool:
         console.print(f"Nothing to cancel: no run is under way in {store.url}.", markup=False, highlight=False)
         return True
     jobs = [] if state.lost else state.holder.get("jobs", [])
-    if jobs and (told := not_its_own(store, jobs, state.holder.get("place", ""), state.holder.get("inode", 0))):
+    if jobs and (told := not_its_own(store, jobs, state.holder.get("place", ""), state.holder.get("mark", ""))):
         again = "to work on this corpus: pipeline run corpus.yaml --take-over"
         console.print(Text(f"{state.name}: {told}; {again}", "yellow"), soft_wrap=True)
         return False

@@ -120,7 +120,7 @@ def cancel_trainings(console: Console, store: Store, cluster: Cluster) -> bool:
     found, others = [], False
     for one in training_statuses(store):
         if one.job and not one.finished and not _is_over(one, cluster):
-            if told := not_its_own(store, [one.job.id], one.job.place, one.job.inode):
+            if told := not_its_own(store, [one.job.id], one.job.place, one.job.mark):
                 print_plain(console, f"{one.run}: {told}")
                 others = True
             else:

@@ -34,7 +34,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 
 from pipeline.base.errors import ConfigError, CorpusError, MissingError, StorageError, is_utf8
-from pipeline.storage import retry
+from pipeline.storage import layout, retry
 from pipeline.storage.local_files import TO_WRITE, in_the_way, link_out, mode_of, not_a_file, sync_folder, walk
 from pipeline.storage.remote import CorpusStoreError, translate_errors
 
@@ -95,13 +95,16 @@ class Store:
         return str(Path(self._root).resolve()) if self.local else self.url.rstrip("/")
 
     @property
-    def inode(self) -> int:
-        """Return the number of the corpus's folder in its file system, which is the same on all nodes, whatever the
-        paths by which they reach it, and another in a copy; 0 on object stores and where there is no folder.
+    def mark(self) -> str:
+        """Return the number and the second of the last change of the corpus's first file, as its file system knows
+        them: the same on all nodes, whatever the paths by which they reach it, and other ones in a copy. Empty on
+        object stores, and before there is that file.
         """
         with contextlib.suppress(OSError):
-            return Path(self._root).stat().st_ino if self.local else 0
-        return 0
+            if self.local:
+                found = Path(self._root, layout.CORPUS_FILE).stat()
+                return f"{found.st_ino}-{int(found.st_ctime)}"
+        return ""
 
     def __reduce__(self) -> tuple[type[Store], tuple[str]]:
         return Store, (self.url,)

@@ -77,7 +77,7 @@ class EvaluationTable(BaseModel):
 
 class Job(BaseModel):
     """A SLURM job that trains. `folder`: of its script and log; `code`: digest of our code where it was submitted;
-    `place`, `inode`: of the corpus; empty and 0 in records of earlier versions.
+    `place`, `mark`: of the corpus; empty in records of earlier versions.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,7 +86,7 @@ class Job(BaseModel):
     folder: str
     code: str
     place: str = ""
-    inode: int = 0
+    mark: str = ""
 
 
 @dataclass(frozen=True)

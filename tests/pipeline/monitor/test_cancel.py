@@ -181,7 +181,7 @@ def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def on_cluster(path: Path, jobs: list[str], **more: str | int) -> Store:
+def on_cluster(path: Path, jobs: list[str], **more: str) -> Store:
     store, run, _ = order_phase(path)
     who = holder_info(launcher="slurm", run=run, jobs=jobs, folder="", **more)
     set_holder(take_lock(store, 2, who), who)
@@ -208,9 +208,11 @@ def test_a_copy_of_a_corpus_does_not_end_the_jobs_of_the_original(
 def test_jobs_of_a_corpus_that_another_node_reaches_by_another_path(
     make_config: MakeConfig, tmp_path: Path, cancelled: Path
 ) -> None:
-    path, out = light(make_config), tmp_path / "out"
-    out.mkdir()
-    on_cluster(path, ["7"], place="/scratch/out", inode=out.stat().st_ino)
+    out = tmp_path / "out"
+    store, run, _ = order_phase(light(make_config))
+    who = holder_info(launcher="slurm", run=run, jobs=["7"], folder="", place="/scratch/out", mark=store.mark)
+    assert store.mark
+    set_holder(take_lock(store, 2, who), who)
     shutil.copytree(out, tmp_path / "copy")
     done = pipeline("cancel", tmp_path / "copy")
     assert done.returncode == 1 and "queued for /scratch/out, not for this copy" in done.stdout, said(done)
