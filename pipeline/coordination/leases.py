@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.base.errors import DamagedError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
 from pipeline.storage.records import Values, read_json
 from pipeline.storage.store import Store
 
@@ -118,6 +118,10 @@ class Leases:
         try:
             now = found.get(probe) or self.store.modified(probe)
         except MissingError as error:
+            if self.store.local:
+                raise CorpusError(
+                    f"{self.store.url}: {self.folder} was deleted while this command worked; run it again"
+                ) from error
             raise StorageError(
                 f"{self.store.url} has answered that {probe} is written, and does not have it: nothing that is written "
                 "there can be relied on; mend the store, then run the same command again"

@@ -130,4 +130,5 @@ def _missing_files(store: Store, chunks: Sequence[ChunkState]) -> Iterator[str]:
             if file.family not in present:  # one listing of each family
                 present[file.family] = set(store.find(file.family))
             if file.path not in present[file.family]:
-                yield f"{file.path} is missing, though a receipt vouches for it; pipeline verify --repair, then run"
+                todo = f"pipeline verify {store.url} --repair, then pipeline run"
+                yield f"{file.path} is missing, though a receipt vouches for it; {todo}"

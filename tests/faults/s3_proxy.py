@@ -8,7 +8,7 @@
 
 `refused`: the share of requests answered by 503 SlowDown and not carried out. `lost`: carried out, but the connection
 ends before the answer. `broken`: the answer's body ends in the middle. `short`: so does it, but its length says so.
-`slow`: nothing comes for `SLOW` seconds. `unstored`: a PUT is answered as if it had been carried out, and was not.
+`slow`: nothing comes for `SLOW` seconds.
 The draws are seeded; which request gets which depends on their order. Cost: a thread a connection, and a copy of what
 goes through.
 """
@@ -57,24 +57,17 @@ class S3Proxy:
         broken: float = 0.0,
         short: float = 0.0,
         slow: float = 0.0,
-        unstored: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.target = urlsplit(target)
         self.latency = latency
-        self.shares = {
-            "refused": refused,
-            "lost": lost,
-            "broken": broken,
-            "short": short,
-            "slow": slow,
-            "unstored": unstored,
-        }
+        self.shares = {"refused": refused, "lost": lost, "broken": broken, "short": short, "slow": slow}
         self.faults: Counter[str] = Counter()
         self.requests = 0
         self._random = random.Random(f"bad S3 {seed}")
         self._drawing = threading.Lock()
         self.outages: list[tuple[re.Pattern[str], float]] = []  # "METHOD /path" that begins the next one, its seconds
+        self.unstored: list[re.Pattern[str]] = []  # the same, of PUTs that are answered as if carried out, each once
         self.expired = False  # from when this is true, the credentials of every request have run out
         self._gone_until = 0.0
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -121,8 +114,12 @@ class S3Proxy:
                     place -= share
             if fault == "broken" and command != "GET":
                 fault = "lost"  # the other answers have no body
-            if (fault == "short" and command != "GET") or (fault == "unstored" and command != "PUT"):
+            if fault == "short" and command != "GET":
                 fault = ""
+            lost = next((one for one in self.unstored if one.match(f"{command} {path}")), None)
+            if lost and not fault:
+                self.unstored.remove(lost)
+                fault = "unstored"
             if fault:
                 self.faults[fault] += 1
             return fault
@@ -226,7 +223,7 @@ def elsewhere(*arguments: str) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.s3_proxy", description="A bad S3 on loopback.")
     parser.add_argument("target", help="address of the S3 behind it")
-    for name in ("latency", "refused", "lost", "broken", "short", "slow", "unstored"):
+    for name in ("latency", "refused", "lost", "broken", "short", "slow"):
         parser.add_argument(f"--{name}", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     with S3Proxy(**vars(parser.parse_args())) as proxy:
