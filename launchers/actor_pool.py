@@ -177,7 +177,7 @@ class ActorPool:
                 return
             with contextlib.suppress(queue.Empty):
                 came = self._came.get(timeout=LOOK_SECONDS)
-                heard = time.monotonic()
+                heard = time.monotonic() if came[2] is not None else heard
                 yield from self._taken(todo, folder, *came)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 self._add_actors(todo)
@@ -249,12 +249,12 @@ class ActorPool:
             else:
                 member.deaths = 0
                 texts, over = got.result()
+                if not over:
+                    self._segment(member, item, folder)
                 for event in map(Event.model_validate_json, texts):
                     self._news += event.kind == "segmented"
                     if todo.segmented(item, event):
                         yield event
-                if not over:
-                    self._segment(member, item, folder)
 
     def _failed(
         self, todo: Todo, crew: _Crew, member: _Member, item: Chunk | PartRef, error: BaseException
