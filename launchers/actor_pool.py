@@ -35,7 +35,8 @@ from pipeline.planning.plan import Plan
 from pipeline.run.tasks import MAX_STARTS, failed_event
 
 LOOK_SECONDS = 5.0  # between looks for nodes that joined, and for visitors that wait
-PATIENCE = 24 * 3600.0  # seconds without any event (GPUs may be late) after which the pool gives up
+PATIENCE = 24 * 3600.0  # seconds without work that comes back, after which the pool gives up: GPUs may be late
+RETURNS = 1800.0  # seconds after which the pool gives up actors that died, if none of them is there again
 MOST_TRIES = 4 * (MAX_STARTS + 1)  # of a part or chunk, which marks set aside before; deaths of an actor without event
 COMPACT_EVERY = 64  # ledgers that are written until small ones are merged
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
 
 @dataclass(eq=False)
 class _Member:
-    """An actor, seen from here. `busy`: calls in flight; `deaths`: since it last brought an event."""
+    """An actor, seen from here. `busy`: calls in flight; `deaths`: since it last brought work back."""
 
     actor: Any
     busy: int = 0
@@ -64,7 +65,8 @@ class _Crew:
     """The actors of one kind, of which each may have some calls in flight.
 
     `made`: how many there have been; `members`: those that have not been given up; `ready`: those that answer, by the
-    number of calls that they have in flight; `silent`: those that did not answer, and are asked again.
+    number of calls that they have in flight; `silent`: those that did not answer, and are asked again; `gone`: since
+    when all that had answered are dead.
     """
 
     most: int = 1
@@ -72,6 +74,7 @@ class _Crew:
     members: list[_Member] = field(default_factory=list)
     ready: list[dict[_Member, None]] = field(default_factory=lambda: [{}, {}])
     silent: list[_Member] = field(default_factory=list)
+    gone: float | None = None
 
     def free(self) -> _Member | None:
         """Return the member with the fewest calls in flight, if it has room for one more."""
@@ -98,10 +101,23 @@ class _Crew:
         self.ready[member.busy].pop(member, None)
         if ready:
             self.ready[member.busy][member] = None
+            self.gone = None
+
+    def set_dead(self, member: _Member) -> None:
+        """Note that a member died, or still is dead."""
+        self.set_ready(member, False)
+        if self.gone is None and not any(self.ready):
+            self.gone = time.monotonic()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all are given up, or those that had answered are dead for long."""
+        long = self.gone is not None and time.monotonic() - self.gone > RETURNS
+        return bool(self.made) and (long or not self.members)
 
     def reset(self, most: int) -> None:
         """Begin without members."""
-        self.most, self.made, self.members, self.silent = most, 0, [], []
+        self.most, self.made, self.members, self.silent, self.gone = most, 0, [], [], None
         self.ready = [{} for _ in range(most + 1)]
 
 
@@ -177,7 +193,7 @@ class ActorPool:
                 return
             with contextlib.suppress(queue.Empty):
                 came = self._came.get(timeout=LOOK_SECONDS)
-                heard = time.monotonic() if came[2] is not None else heard
+                heard = time.monotonic() if came[2] is not None and not came[3].exception() else heard
                 yield from self._taken(todo, folder, *came)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 self._add_actors(todo)
@@ -283,21 +299,22 @@ class ActorPool:
         if member not in crew.members or member in crew.silent:
             return
         self._last_death = str(error).strip().rpartition("\n")[2]
+        was_ready = crew.is_ready(member)
+        crew.set_dead(member)
         if isinstance(error, ActorDiedError) or member.deaths >= MOST_TRIES:
-            crew.set_ready(member, False)
             crew.members.remove(member)
-        elif crew.is_ready(member):
+        elif was_ready:
             member.deaths += 1
             self._ask(crew, member)
         else:
             crew.silent.append(member)  # it is asked again at the next look
 
     def _lost(self, todo: Todo, silent: float) -> CorpusError | None:
-        """Return an error if nobody is left who could do the rest, or nobody has answered for `silent` seconds."""
+        """Return an error if nobody is left who could do the rest, or no work has come back for `silent` seconds."""
         if silent > PATIENCE:
             return CorpusError(f"no worker has answered for {PATIENCE / 3600:.0f} hours; see Ray's logs")
-        gone = [crew for crew in (self.visitors, self.segmenters) if crew.made and not crew.members]
-        if not gone or todo.is_empty or (self._in_flight and self.visitors not in gone):
+        lost = [crew for crew in (self.visitors, self.segmenters) if crew.is_lost]
+        if not lost or todo.is_empty or (self._in_flight and self.visitors not in lost):
             return None
         return CorpusError(f"all workers died before everything was done; see Ray's logs: {self._last_death}")
 

@@ -77,6 +77,20 @@ class Broken(NoMarks):
         raise AssertionError
 
 
+class Mortal(NoMarks):
+    """Kills its process in its first part, and whenever it is made again."""
+
+    def __init__(self, marks: Path, device: str) -> None:
+        self.mark = marks / "died"
+        if self.mark.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def __call__(self, ref: PartRef) -> Event:
+        self.mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
 class SlowSegmenter(NoMarks):
     """A chunk of one part, which takes some seconds."""
 
@@ -151,6 +165,16 @@ def test_a_run_whose_workers_are_silent_ends(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(actor_pool, "nodes_of_ray", lambda: [actor_pool.Node(1000)])
     (event,) = flow(work(tmp_path), todo(range(3)))
     assert event.fatal and "no worker has answered" in event.error
+
+
+def test_a_run_whose_workers_died_for_good_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where their node left, or memory runs out whenever one begins. Before, they were asked again for ever."""
+    monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(actor_pool, "RETURNS", 1.0)
+    work = Work(partial(NoSegmenter, tmp_path, ""), partial(Mortal, tmp_path), LauncherSettings())
+    (event,) = flow(work, todo(range(3)))
+    assert event.fatal and "all workers died" in event.error
+    assert (tmp_path / "died").exists()
 
 
 @pytest.mark.parametrize(("segmenting", "visiting", "enough"), [(0.0, 0.5, 1), (0.5, 0.0, 5)])
