@@ -204,7 +204,7 @@ class ActorPool:
         while (member := self.visitors.free()) and (part := todo.part()):
             self._visit(member, part, folder)
         while (member := self.segmenters.free()) and (chunk := todo.chunk()):
-            self._segment(member, chunk, folder)
+            self._segment(member, chunk, folder, begins=True)
         if (chunks := todo.take_finished(self._settings.chunks_per_claim)) and self._folds:
             self._fold(chunks)
 
@@ -212,8 +212,8 @@ class ActorPool:
         call = member.actor.visit.remote(part.model_dump_json(), folder, self._tries[part.part] > 0)
         self._send(self.visitors, member, part, call)
 
-    def _segment(self, member: _Member, chunk: Chunk, folder: str) -> None:
-        self._send(self.segmenters, member, chunk, member.actor.segment.remote(chunk.to_json(), folder))
+    def _segment(self, member: _Member, chunk: Chunk, folder: str, begins: bool) -> None:
+        self._send(self.segmenters, member, chunk, member.actor.segment.remote(chunk.to_json(), folder, begins))
 
     def _send(self, crew: _Crew, member: _Member, item: Chunk | PartRef, call: Any) -> None:
         crew.set_busy(member, member.busy + 1)
@@ -266,7 +266,7 @@ class ActorPool:
                 member.deaths = 0
                 texts, over = got.result()
                 if not over:
-                    self._segment(member, item, folder)
+                    self._segment(member, item, folder, begins=False)
                 for event in map(Event.model_validate_json, texts):
                     self._news += event.kind == "segmented"
                     if todo.segmented(item, event):

@@ -18,6 +18,7 @@ from typing import Protocol
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import Chunk
+from pipeline.run.tasks import failed_event
 
 FLUSH_SECONDS = 0.5  # after which a segmenter passes on what it has
 SWITCH_SECONDS = 50e-6  # after which a thread yields the interpreter, so that the computing thread need not wait
@@ -72,21 +73,20 @@ class SegmentActor:
         self._task, self._folder, self._chunk = make(device), "", ""
         self._events: Iterator[Event] = iter(())
 
-    def segment(self, chunk: str, folder: str) -> tuple[list[str], bool]:
+    def segment(self, chunk: str, folder: str, begins: bool) -> tuple[list[str], bool]:
         """Begin a chunk, or go on with it.
 
         Args:
             chunk: the chunk as JSON.
             folder: the folder for marks of attempts.
+            begins: whether to begin it, also if it is under way here: what came of it may have been lost. An actor
+                that was started again begins it in any case.
 
         Returns:
             The events of the next half second as JSON, and whether the chunk is over.
         """
-        if chunk != self._chunk:
-            if folder != self._folder:
-                self._task.under(folder)
-                self._folder = folder
-            self._chunk, self._events = chunk, self._task(Chunk.from_json(chunk))
+        if begins or chunk != self._chunk:
+            self._chunk, self._events = chunk, self._begun(Chunk.from_json(chunk), folder)
         until, found = time.monotonic() + FLUSH_SECONDS, []
         for event in self._events:
             found.append(_with_place(event).model_dump_json())
@@ -94,6 +94,15 @@ class SegmentActor:
                 return found, False
         self._chunk = ""
         return found, True
+
+    def _begun(self, chunk: Chunk, folder: str) -> Iterator[Event]:
+        try:
+            if folder != self._folder:
+                self._task.under(folder)
+                self._folder = folder
+        except Exception as error:
+            return iter([failed_event(chunk.path, error)])
+        return self._task(chunk)
 
     def process(self) -> int:
         """Return the number of its process, once it is there."""
@@ -125,11 +134,15 @@ class VisitActor:
         Returns:
             The event as JSON.
         """
-        with self._switching:
-            if again or folder != self._folder:
-                self._task.under(folder)
-                self._folder = folder
-        return _with_place(self._task(PartRef.model_validate_json(ref))).model_dump_json()
+        part = PartRef.model_validate_json(ref)
+        try:
+            with self._switching:
+                if again or folder != self._folder:
+                    self._task.under(folder)
+                    self._folder = folder
+        except Exception as error:
+            return _with_place(failed_event(part.part, error)).model_dump_json()
+        return _with_place(self._task(part)).model_dump_json()
 
     def process(self) -> int:
         """Return the number of its process, once it is there."""

@@ -16,6 +16,7 @@ from functools import partial
 
 from launchers.actors import Segmenting, Visiting
 from pipeline.config.launcher import LauncherSettings
+from pipeline.config.run_config import RunConfig
 from pipeline.coordination.identity import Identity, identity
 from pipeline.corpus.events import Event
 from pipeline.corpus.receipts import PartRef
@@ -53,7 +54,7 @@ def work_of(plan: Plan, folder: str) -> Work:
     ordered = identity(config) if config.launcher.kind == "ray" else None  # nodes may join that were not checked
     return Work(
         segment=partial(SegmentTask, config, folder, ordered=ordered),
-        visit=partial(_part_task, plan, folder, ordered) if any(stage != SEGMENT for stage in plan.visits) else None,
+        visit=partial(_part_task, config, folder, plan.visits, ordered) if set(plan.visits) - {SEGMENT} else None,
         settings=config.launcher,
         sat=config.segment.uses_sat,
         needed=partial(segmenters_per_visitor, plan),
@@ -61,16 +62,23 @@ def work_of(plan: Plan, folder: str) -> Work:
     )
 
 
-def _part_task(plan: Plan, folder: str, ordered: Identity | None, device: str) -> PartTask:
-    return PartTask(plan.config, folder, device, plan.visits, ordered, hosted=device != "cpu")
+def _part_task(
+    config: RunConfig, folder: str, stages: tuple[str, ...], ordered: Identity | None, device: str
+) -> PartTask:
+    return PartTask(config, folder, device, stages, ordered, hosted=device != "cpu")
 
 
 @dataclass
 class _Open:
-    """A chunk under way. `over`: segmented; `left`: parts that have not come back; `seen`: parts that were reported."""
+    """A chunk under way.
+
+    `over`: its segmenter has ended; `well`: it did not fail; `left`: parts that have not come back; `seen`: parts that
+    were reported.
+    """
 
     chunk: Chunk
     over: bool
+    well: bool = True
     left: int = 0
     seen: set[str] = field(default_factory=set)
 
@@ -158,8 +166,8 @@ class Todo:
         if one is None or event.where in one.seen:
             return False
         if event.kind != "segmented":
-            one.over = True
-            self._close(one, event.kind == "chunk")
+            one.over, one.well = True, event.kind == "chunk"
+            self._close(one)
             return True
         one.seen.add(event.where)
         if event.ref and self._visits:
@@ -177,10 +185,10 @@ class Todo:
             one.left -= 1
             self._close(one)
 
-    def _close(self, one: _Open, well: bool = True) -> None:
+    def _close(self, one: _Open) -> None:
         if one.over and not one.left:
             del self._open[one.chunk.id]
-            self.finished += [one.chunk] if well else []
+            self.finished += [one.chunk] if one.well else []
 
     def take_finished(self, least: int) -> list[Chunk]:
         """Return the chunks that were finished since the last time; none if they are fewer than `least`."""

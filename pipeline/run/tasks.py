@@ -283,7 +283,7 @@ def fold_chunks(config: RunConfig, ordered: Identity | None, chunks: Sequence[Ch
     Args:
         config: the configuration, with what is frozen.
         ordered: the identity of the machine where the run was started; None on that machine.
-        chunks: the chunks. Those that lack something are left out, and folded by the end of the run.
+        chunks: the chunks, of whose parts all have the same stages, whichever those are; the others are left out.
         compacts: whether small ledgers are merged then.
     """
     if ordered:
