@@ -6,13 +6,15 @@ descriptors and events go through Ray.
 
 An actor that dies is started again wherever there is room, and is given nothing until it answers; what it had in flight
 is given out again, to others. Marks say in what it died (`pipeline/run/tasks.py`), so a part that kills its actors is
-set aside. On a cluster, nodes that join get actors within seconds. Segmenters are as many as visitors need by what was
-measured or assumed of both; while visitors wait for parts, more are started.
+set aside. An actor that cannot begin, or dies again and again, is replaced. On a cluster, nodes that join get actors
+within seconds; if they are the first with GPUs, all actors end what they have, and begin again there. Segmenters are as
+many as visitors need by what was measured or assumed of both; while visitors wait for parts, more are started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import time
@@ -22,7 +24,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from launchers.actors import SegmentActor, VisitActor
+from launchers.actors import SegmentActor, Segmenting, VisitActor, Visiting
 from launchers.pools import GpuBundles, Node, Pools, pools
 from launchers.ray_metrics import measured
 from launchers.work import Todo, Work, work_of
@@ -38,7 +40,11 @@ LOOK_SECONDS = 5.0  # between looks for nodes that joined, and for visitors that
 PATIENCE = 24 * 3600.0  # seconds without work that comes back, after which the pool gives up: GPUs may be late
 RETURNS = 1800.0  # seconds after which the pool gives up actors that died, if none of them is there again
 MOST_TRIES = 4 * (MAX_STARTS + 1)  # of a part or chunk, which marks set aside before; deaths of an actor without event
+MOST_MADE = 3  # actors in the place of one, which could not begin or died again and again
+MOST_FOLDS = 2  # ledgers that are written at a time
+FOLD_SECONDS = 60.0  # for which the end of a phase waits for them; the end of the run folds what they leave
 COMPACT_EVERY = 64  # ledgers that are written until small ones are merged
+RESTARTED: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}  # options of actors
 _log = logging.getLogger(__name__)
 
 
@@ -53,9 +59,14 @@ def run(plan: Plan, folder: str) -> Iterator[Event]:
 
 @dataclass(eq=False)
 class _Member:
-    """An actor, seen from here. `busy`: calls in flight; `deaths`: since it last brought work back."""
+    """An actor, seen from here.
+
+    `place`: the number of its GPU, if that is shared; `busy`: calls in flight; `deaths`: since it last brought work
+    back.
+    """
 
     actor: Any
+    place: int | None = None
     busy: int = 0
     deaths: int = 0
 
@@ -64,16 +75,17 @@ class _Member:
 class _Crew:
     """The actors of one kind, of which each may have some calls in flight.
 
-    `made`: how many there have been; `members`: those that have not been given up; `ready`: those that answer, by the
-    number of calls that they have in flight; `silent`: those that did not answer, and are asked again; `gone`: since
-    when all that had answered are dead.
+    `made`: how many there have been, at most `limit`; `members`: those that have not been given up; `ready`: those
+    that answer, by the number of calls that they have in flight; `silent`: those that did not answer, and are asked
+    again; `gone`: since when all that had answered are dead.
     """
 
     most: int = 1
     made: int = 0
-    members: list[_Member] = field(default_factory=list)
+    limit: int = 0
+    members: dict[_Member, None] = field(default_factory=dict)
     ready: list[dict[_Member, None]] = field(default_factory=lambda: [{}, {}])
-    silent: list[_Member] = field(default_factory=list)
+    silent: dict[_Member, None] = field(default_factory=dict)
     gone: float | None = None
 
     def free(self) -> _Member | None:
@@ -81,9 +93,15 @@ class _Crew:
         return next((next(iter(some)) for some in self.ready[: self.most] if some), None)
 
     @property
-    def idle(self) -> int:
-        """How many members have nothing to do."""
-        return len(self.ready[0])
+    def waits(self) -> bool:
+        """Whether at least half of those that answer have nothing to do."""
+        idle = len(self.ready[0])
+        return idle > 0 and 2 * idle >= sum(map(len, self.ready))
+
+    def lacks(self, wanted: int) -> bool:
+        """Return whether a member is to be added, of so many that are wanted."""
+        self.limit = max(self.limit, MOST_MADE * wanted)
+        return len(self.members) < wanted and self.made < self.limit
 
     def is_ready(self, member: _Member) -> bool:
         """Return whether a member answers."""
@@ -111,13 +129,13 @@ class _Crew:
 
     @property
     def is_lost(self) -> bool:
-        """Whether all are given up, or those that had answered are dead for long."""
+        """Whether all are given up and none will replace them, or all that had answered are dead for long."""
         long = self.gone is not None and time.monotonic() - self.gone > RETURNS
-        return bool(self.made) and (long or not self.members)
+        return long or (self.made > 0 and not self.members and self.made >= self.limit)
 
     def reset(self, most: int) -> None:
         """Begin without members."""
-        self.most, self.made, self.members, self.silent, self.gone = most, 0, [], [], None
+        self.most, self.made, self.limit, self.members, self.silent, self.gone = most, 0, 0, {}, {}, None
         self.ready = [{} for _ in range(most + 1)]
 
 
@@ -145,6 +163,7 @@ class ActorPool:
         self._tries: Counter[str] = Counter()
         self._last_death = ""
         self._news = 0  # parts that were segmented since segmenters were added
+        self._changes = False  # whether GPUs joined a cluster that had none
 
     def run(self, plan: Plan, folder: str) -> Generator[Event]:
         """Do what a plan lacks, yield events as they come; a fatal event is the last.
@@ -180,14 +199,19 @@ class ActorPool:
         self._found = self._bundles = None
         self.segmenters, self.visitors = _Crew(), _Crew()
         self._in_flight = self._folding = self._news = 0
+        self._changes = False
         self._came = queue.SimpleQueue()
 
     def _flow(self, todo: Todo, folder: str) -> Iterator[Event]:
         looked = heard = time.monotonic()
         while True:
             self._hand_out(todo, folder)
-            if not self._in_flight and not self._folding and todo.is_empty:
+            waits_for_folds = self._folding and time.monotonic() - heard < FOLD_SECONDS
+            if not self._in_flight and not waits_for_folds and todo.is_empty:
                 return
+            if self._changes and not self._in_flight:
+                self.close()
+                self._add_actors(todo)
             if error := self._lost(todo, time.monotonic() - heard):
                 yield failed_event("Ray", error).model_copy(update={"fatal": True})
                 return
@@ -200,12 +224,14 @@ class ActorPool:
                 looked = time.monotonic()
 
     def _hand_out(self, todo: Todo, folder: str) -> None:
-        """Give all there is to actors that have room for it."""
-        while (member := self.visitors.free()) and (part := todo.part()):
+        """Give all there is to actors that have room for it, unless they are about to end."""
+        while not self._changes and (member := self.visitors.free()) and (part := todo.part()):
             self._visit(member, part, folder)
-        while (member := self.segmenters.free()) and (chunk := todo.chunk()):
+        while not self._changes and (member := self.segmenters.free()) and (chunk := todo.chunk()):
             self._segment(member, chunk, folder, begins=True)
-        if (chunks := todo.take_finished(self._settings.chunks_per_claim)) and self._folds:
+        if not self._folds:
+            todo.finished.clear()
+        elif self._folding < MOST_FOLDS and (chunks := todo.take_finished(self._settings.chunks_per_claim)):
             self._fold(chunks)
 
     def _visit(self, member: _Member, part: PartRef, folder: str) -> None:
@@ -226,13 +252,18 @@ class ActorPool:
         self._expect(member.actor.process.remote(), crew, member, None)
 
     def _fold(self, chunks: Sequence[Chunk]) -> None:
-        """Have a ledger of chunks written, somewhere."""
+        """Have a ledger of chunks written on one of the nodes that may compute, whose CPUs are all taken."""
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         assert self._work and self._work.fold
+        nodes = [one["NodeID"] for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU")]
+        if not nodes:  # the end of the run folds these
+            return
         self._folding += 1
         self._folded += 1
-        task = ray.remote(_folded).options(num_cpus=0, scheduling_strategy="SPREAD")
+        place = NodeAffinitySchedulingStrategy(nodes[self._folded % len(nodes)], soft=False)
+        task = ray.remote(_folded).options(num_cpus=0, max_retries=0, scheduling_strategy=place)
         self._expect(task.remote(self._work.fold, chunks, self._folded % COMPACT_EVERY == 0), None, None, None)
 
     def _expect(self, call: Any, crew: _Crew | None, member: _Member | None, item: _Item) -> None:
@@ -249,9 +280,9 @@ class ActorPool:
             if error:  # the end of the run folds, too, and reports what is wrong with receipts
                 _log.warning("receipts were not folded: %s", error)
         elif item is None:
-            if error is None:
+            if error is None and member in crew.members:
                 crew.set_ready(member, True)
-            else:
+            elif error:
                 self._died(crew, member, error)
         else:
             crew.set_busy(member, member.busy - 1)
@@ -294,6 +325,7 @@ class ActorPool:
 
     def _died(self, crew: _Crew, member: _Member, error: BaseException) -> None:
         """Wait until a member is there again; give it up if it will not be, or died again and again."""
+        import ray
         from ray.exceptions import ActorDiedError
 
         if member not in crew.members or member in crew.silent:
@@ -302,12 +334,15 @@ class ActorPool:
         was_ready = crew.is_ready(member)
         crew.set_dead(member)
         if isinstance(error, ActorDiedError) or member.deaths >= MOST_TRIES:
-            crew.members.remove(member)
+            del crew.members[member]
+            ray.kill(member.actor)
+            if self._bundles:
+                self._bundles.leave(member.place, crew is self.visitors)
         elif was_ready:
             member.deaths += 1
             self._ask(crew, member)
         else:
-            crew.silent.append(member)  # it is asked again at the next look
+            crew.silent[member] = None  # it is asked again at the next look
 
     def _lost(self, todo: Todo, silent: float) -> CorpusError | None:
         """Return an error if nobody is left who could do the rest, or no work has come back for `silent` seconds."""
@@ -325,8 +360,6 @@ class ActorPool:
 
     def _add_actors(self, todo: Todo) -> None:
         """Add the actors for which there is work and room."""
-        import ray
-
         work, settings = self._work, self._settings
         assert work
         found = self._found
@@ -337,38 +370,54 @@ class ActorPool:
             self.visitors.reset(settings.parts_in_flight)
             self.segmenters.reset(1)
         now = pools(nodes_of_ray(), settings, work.sat, work.needed) if settings.kind == "ray" else found
-        kept: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
-        visit, segment = ray.remote(VisitActor), ray.remote(SegmentActor)
-        while work.visit and self.visitors.made < min(now.visitors, todo.parts_about):
-            options = kept | {"num_cpus": found.visitor_cpus, "num_gpus": found.visitor_gpus}
-            options |= {"scheduling_strategy": self._bundles.of_visitor()} if self._bundles else {}
-            actor = visit.options(**options, max_concurrency=settings.parts_in_flight)
-            self._join(self.visitors, actor.remote(work.visit, found.device, found.threads))
-        while self.segmenters.made < min(self._segmenters(now, todo), todo.chunks):
-            options = kept | {"num_cpus": found.segmenter_cpus, "num_gpus": found.segmenter_gpus}
-            options |= {"scheduling_strategy": self._bundles.of_segmenter() if self._bundles else "SPREAD"}
-            self._join(self.segmenters, segment.options(**options).remote(work.segment, found.segmenter_device))
+        self._changes = now.device != found.device and now.device == "cuda"
+        if self._changes:
+            return
+        while work.visit and self.visitors.lacks(min(now.visitors, todo.parts_about)):
+            self._add_visitor(work.visit, found)
+        segmenters = min(self._segmenters(now, todo), todo.chunks)
+        while self.segmenters.lacks(segmenters):
+            self._add_segmenter(work.segment, found)
         for crew in (self.visitors, self.segmenters):
-            silent, crew.silent = crew.silent, []
+            silent, crew.silent = crew.silent, {}
             for member in silent:
                 self._ask(crew, member)
 
-    def _join(self, crew: _Crew, actor: Any) -> None:
+    def _add_visitor(self, make: Callable[[str], Visiting], found: Pools) -> None:
+        options = RESTARTED | {"num_cpus": found.visitor_cpus, "num_gpus": found.visitor_gpus}
+        place, where = self._bundles.of_visitor() if self._bundles else (None, None)
+        options |= {"scheduling_strategy": where, "max_concurrency": self._settings.parts_in_flight}
+        actor = _remote(VisitActor).options(**options)
+        self._join(self.visitors, actor.remote(make, found.device, found.threads), place)
+
+    def _add_segmenter(self, make: Callable[[str], Segmenting], found: Pools) -> None:
+        options = RESTARTED | {"num_cpus": found.segmenter_cpus, "num_gpus": found.segmenter_gpus}
+        place, where = self._bundles.of_segmenter() if self._bundles else (None, "SPREAD")
+        actor = _remote(SegmentActor).options(**options, scheduling_strategy=where)
+        self._join(self.segmenters, actor.remote(make, found.segmenter_device), place)
+
+    def _join(self, crew: _Crew, actor: Any, place: int | None) -> None:
         crew.made += 1
-        member = _Member(actor)
-        crew.members.append(member)
+        member = _Member(actor, place)
+        crew.members[member] = None
         self._ask(crew, member)
 
     def _segmenters(self, now: Pools, todo: Todo) -> int:
         """Return how many segmenters there should be: a quarter more if all are busy and most visitors wait."""
-        made = self.segmenters.made
-        if now.bundled or self._settings.segmenters or not (made and self._news and self._work and self._work.visit):
+        count = len(self.segmenters.members)
+        if now.bundled or self._settings.segmenters:
             return now.segmenters
-        waits = 2 * self.visitors.idle >= len(self.visitors.members) and self.segmenters.free() is None
-        if not (waits and todo.lacks_parts):
-            return max(made, now.segmenters)
+        if not (count and self._news and self.visitors.waits and self.segmenters.free() is None and todo.lacks_parts):
+            return max(count, now.segmenters)
         self._news = 0
-        return min(made + max(1, made // 4), now.most_segmenters)
+        return min(count + max(1, count // 4), now.most_segmenters)
+
+
+@functools.cache  # or each actor would have a class of its own, which Ray stores
+def _remote(kind: type) -> Any:
+    import ray
+
+    return ray.remote(kind)
 
 
 def _folded(fold: Callable[[Sequence[Chunk], bool], None], chunks: Sequence[Chunk], compacts: bool) -> None:

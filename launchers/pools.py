@@ -8,6 +8,7 @@ beside them when the segmenters are gone.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -135,19 +136,28 @@ class GpuBundles:
     def __init__(self, found: Pools) -> None:
         self._found = found
         self._groups: list[PlacementGroup] = []
-        self._visitors = 0
+        self._visitors: set[int] = set()  # their groups
         self._segmenters: Counter[int] = Counter()  # by group
 
-    def of_visitor(self) -> PlacementGroupSchedulingStrategy:
-        """Return the place of a further visitor: on a GPU that has none."""
-        self._visitors += 1
-        return self._place(self._visitors - 1)
+    def of_visitor(self) -> tuple[int, PlacementGroupSchedulingStrategy]:
+        """Return the number and place of a GPU that has no visitor, for one."""
+        number = next(one for one in itertools.count() if one not in self._visitors)
+        self._visitors.add(number)
+        return number, self._place(number)
 
-    def of_segmenter(self) -> PlacementGroupSchedulingStrategy:
-        """Return the place of a further segmenter: on the GPU that has the fewest, of those for visitors."""
-        number = min(range(max(self._visitors, self._found.visitors)), key=lambda one: self._segmenters[one])
+    def of_segmenter(self) -> tuple[int, PlacementGroupSchedulingStrategy]:
+        """Return the number and place of the GPU that has the fewest segmenters, of those for visitors."""
+        count = max(len(self._visitors), self._found.visitors)
+        number = min(range(count), key=lambda one: self._segmenters[one])
         self._segmenters[number] += 1
-        return self._place(number)
+        return number, self._place(number)
+
+    def leave(self, number: int | None, visited: bool) -> None:
+        """Take note that the visitor, or else a segmenter, of this GPU has ended."""
+        if number is not None and visited:
+            self._visitors.remove(number)
+        elif number is not None:
+            self._segmenters[number] -= 1
 
     def remove(self) -> None:
         """Release the GPUs; actors that still exist end."""

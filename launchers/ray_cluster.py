@@ -1,9 +1,9 @@
 """Uses an existing Ray cluster: this process joins it as the driver, and every node works.
 
 First, each node is asked whether it has the same code, libraries and models, and sees the corpus and the inputs. Nodes
-may come and go: the work of a lost node is done by others, and a new node gets actors as soon as the existing ones are
-busy; one with other code or models ends the run with a message. The cluster decides who may join: if it asks for a
-token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
+may come and go: the work of a lost node is done by others, and a new node gets actors within seconds; one with other
+code or models ends the run with a message. The cluster decides who may join: if it asks for a token,
+RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) hold it.
 """
 
 from __future__ import annotations

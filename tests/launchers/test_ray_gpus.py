@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers import local
+from launchers import actor_pool, local
 from launchers.work import Todo, Work
 from pipeline.config.launcher import LauncherSettings
 from pipeline.corpus.events import Event
@@ -66,6 +66,20 @@ class PatientVisitor(NoMarks):
         return Event(kind="part", where=ref.part, rows=10)
 
 
+class BrokenOnGpuOnce(NoMarks):
+    """Says where it computes; cannot be made for a GPU the first time."""
+
+    def __init__(self, marks: Path, device: str) -> None:
+        self.device = device
+        if device == "cuda" and not (marks / "broken").exists():
+            (marks / "broken").touch()
+            raise OSError("no answer")
+
+    def __call__(self, ref: PartRef) -> Event:
+        time.sleep(0.2)
+        return Event(kind="part", where=ref.part, detail=self.device)
+
+
 @contextlib.contextmanager
 def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
     """The Ray of a run on this machine, which is started again where it is too busy to start within Ray's 30 s."""
@@ -90,6 +104,22 @@ def test_each_gpu_has_one_visitor_beside_its_segmenters(tmp_path: Path) -> None:
     assert set(segmenters) == set(visitors), "segmenters are where visitors are"
     assert set(segmenters.values()) == {2}
     assert {device for device, _, _ in visitors} == {"cuda"}
+
+
+@pytest.mark.slow
+def test_the_first_gpus_that_join_a_cluster_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the phase ended on CPUs; and who replaced a visitor that could not begin got no GPU."""
+    monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.2)
+    real, events = actor_pool.nodes_of_ray, list[Event]()
+    monkeypatch.setattr(actor_pool, "nodes_of_ray", lambda: real() if events else [actor_pool.Node(2)])
+    make = partial(IdleSegmenter, tmp_path), partial(BrokenOnGpuOnce, tmp_path)
+    with made_up_gpus(1, cpus=2):
+        for event in flow(Work(*make, LauncherSettings(kind="ray"), sat=True), todo(range(200), range(900, 910))):
+            events.append(event)
+    assert Counter(event.kind for event in events) == {"part": 210, "segmented": 10, "chunk": 10}, events[-1]
+    assert len({(event.kind, event.where) for event in events}) == len(events)
+    assert {event.detail for event in events if event.kind == "part"} == {"cpu", "cuda"}
+    assert (tmp_path / "broken").exists()
 
 
 @pytest.mark.slow

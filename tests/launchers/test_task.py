@@ -176,7 +176,7 @@ def test_actors_of_ray_live_as_long_as_the_task_and_their_death_does_no_harm(
         for event in flow(pool, todo, marks):
             yield event
             if len(claims) == 2 and event.kind == "segmented" and not killed:
-                killed.append(ray.get(pool.visitors.members[0].actor.process.remote()))
+                killed.append(ray.get(next(iter(pool.visitors.members)).actor.process.remote()))
                 os.kill(killed[0], signal.SIGKILL)
 
     def counted_close(pool: ActorPool) -> None:
