@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from pipeline.base.errors import CorpusError
+from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.inputs.splits import SPLITS
 from pipeline.select.selection import Counts, Selection
@@ -132,12 +132,12 @@ class IndexShares:
         name = layout.index_share(which, self._share[1], split)
         for number, digest in enumerate(note.digests[split]):
             path = layout.index_row_ranges_path(self._snapshot.digest, name, number)
-            data = self._store.read(path)
+            remedy = f"since share {which} wrote it; delete {self.notes.path(which)}, and do that share again"
+            try:
+                data = self._store.read(path)
+            except MissingError as error:
+                raise MissingError(f"{self._store.url}/{path} is gone {remedy}") from error
             if content_digest(data) != digest:
-                note_path = self.notes.path(which)
-                raise CorpusError(
-                    f"{self._store.url}/{path} has changed since share {which} wrote it; delete {note_path}, and do "
-                    "that share again"
-                )
+                raise CorpusError(f"{self._store.url}/{path} has changed {remedy}")
             records = np.frombuffer(data, ROW_RANGE)
             yield from np.split(records, np.flatnonzero(np.diff(records["part"])) + 1)

@@ -111,11 +111,18 @@ def test_killed_before_each_change(tmp_path: Path) -> None:
     assert process.returncode == 0 and change > 10
 
 
-def test_a_changed_file_of_a_share_completes_nothing(own: Corpus) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_changed_or_lost_file_of_a_share_completes_nothing(own: Corpus, lost: bool) -> None:
     index(own, (1, 2))
     path = next(Path(own.url).glob("train/index/*.share-1-of-2.train-00000.runs"))
-    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(CorpusError, match=r"share-1-of-2.train-00000.runs has changed since share 1 wrote it; delete"):
+    if lost:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    told = (
+        rf"share-1-of-2.train-00000.runs {'is gone' if lost else 'has changed'} since share 1 wrote it; delete .*json, "
+    )
+    with pytest.raises(CorpusError, match=told):
         index(own, (2, 2))
     note = Path(own.url, layout.INDEXES, f"{path.name.split('.')[0]}.share-1-of-2.json")
     note.unlink()
