@@ -273,7 +273,7 @@ class Ledgers:
     def detail(self, row: int) -> Detail:
         """Return the receipts of a row. Rows may be asked for in any order (`ledger_copy.py`).
 
-        Raises `LedgerGoneError` if its ledger was compacted meanwhile, `StorageError` if there is no space to copy it.
+        Raises `LedgerGoneError` if its ledger was compacted meanwhile.
         """
         number = int(np.searchsorted(self._ends, row, side="right"))
         inside = row - (int(self._ends[number - 1]) if number else 0)
@@ -282,22 +282,30 @@ class Ledgers:
         return detail_of(text, f"{self._store.url}/{self.files[number]}")
 
     def _receipts(self, ledger: int, row: int) -> str:
-        """Return the receipts of a row, and copy its ledger once its row groups were read more often than there are."""
         place = ledger, row // GROUP
-        if ledger not in self._copy and place not in self._groups:
-            path, rows = self.files[ledger], int(self._ends[ledger] - (self._ends[ledger - 1] if ledger else 0))
-            self._reads[ledger] += 1
-            with _opened(self._store, path) as file:
-                if self._reads[ledger] > -(-rows // GROUP):
-                    groups = (_receipts_of(file, group) for group in range(file.num_row_groups))
-                    self._copy.add(ledger, itertools.chain.from_iterable(groups), f"{self._store.url}/{path}")
-                else:
-                    self._groups[place] = _receipts_of(file, place[1])
+        if place not in self._groups:
+            copied = self._copied(ledger, row)
+            if copied is not None:
+                return copied
+            with _opened(self._store, self.files[ledger]) as file:
+                self._groups[place] = _receipts_of(file, place[1])
             if len(self._groups) > _KEPT_GROUPS:
                 del self._groups[next(iter(self._groups))]
-        if ledger in self._copy:
-            return self._copy.text(ledger, row)
         return str(self._groups[place][row % GROUP].as_py())
+
+    def _copied(self, ledger: int, row: int) -> str | None:
+        """Return the receipts of a row from the copy of its ledger, which is made once row groups of it were read more
+        often than there are; None before that, and if there is no space for it.
+        """
+        if ledger not in self._copy:
+            rows = int(self._ends[ledger] - (self._ends[ledger - 1] if ledger else 0))
+            self._reads[ledger] += 1
+            if self._copy.given_up or self._reads[ledger] <= -(-rows // GROUP):
+                return None
+            with _opened(self._store, self.files[ledger]) as file:
+                groups = (_receipts_of(file, group) for group in range(file.num_row_groups))
+                self._copy.add(ledger, itertools.chain.from_iterable(groups))
+        return self._copy.text(ledger, row) if ledger in self._copy else None
 
 
 def _receipts_of(file: pq.ParquetFile, group: int) -> pa.ChunkedArray:

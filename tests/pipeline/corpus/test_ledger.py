@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +16,12 @@ import pytest
 
 from benchmarks.plan_scale import make_up, measured
 from pipeline import Corpus
-from pipeline.base.errors import CorpusError, StorageError
+from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
 from pipeline.corpus import ledger, recipe_match, states
 from pipeline.corpus.accounting import compute_accounting
 from pipeline.corpus.ledger import FOLDER, Ledgers, compact
+from pipeline.corpus.ledger_copy import LedgerCopy
 from pipeline.corpus.receipts import REPEATED
 from pipeline.corpus.runs import check_corpus
 from pipeline.corpus.states import ChunkState, States, fold, forget_gone, read_state
@@ -326,7 +329,47 @@ def test_receipts_in_any_order_cost_three_passes_over_the_ledgers(
     random.Random(0).shuffle(rows)
     assert all(found.detail(row) == in_order[row] for row in rows)
     assert len(read) <= 3 * groups
-    again = Ledgers.read(found._store)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(StorageError, match=r"ledger/.* cannot be copied to .*nowhere.*; set TMPDIR to a folder with"):
-        [again.detail(row) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A corpus with a ledger of several row groups."""
+    return Store(load_config(make_up(tmp_path_factory.mktemp("long"), 6 * ledger.GROUP, 1, 0)).output)
+
+
+def every(found: Ledgers) -> list[object]:
+    """The receipts of all rows, after each was asked for in another order."""
+    rows = list(range(len(found)))
+    random.Random(0).shuffle(rows)
+    return [one for _, one in sorted((row, repr(found.detail(row))) for row in rows)]
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "full", "full later", "damaged"])
+def test_receipts_are_read_where_ledgers_cannot_be_copied(
+    long: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    wanted, found = every(Ledgers.read(long)), Ledgers.read(long)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if trouble == "no folder":
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    if trouble == "damaged":
+        assert every(found) == wanted and not caplog.messages
+        os.pwrite(found._copy._opened(), bytes(found._copy._ends[-1]), 0)
+    try:
+        if trouble.startswith("full"):  # a write that reaches the limit ends there without an error, the next one fails
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_001 if trouble == "full later" else 100, limits[1]))
+        assert every(found) == wanted == every(found)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(caplog.messages) == 1 and "set TMPDIR to a folder with space" in caplog.messages[0]
+
+
+def test_forked_processes_copy_ledgers_each_to_its_own_file() -> None:
+    copy, texts = LedgerCopy(), pa.array(["of the parent"])
+    copy.add(0, texts)
+    if not (child := os.fork()):
+        copy.add(1, pa.array(["of the child!"]))
+        os._exit(copy.text(1, 0) != "of the child!")
+    copy.add(2, texts)
+    assert os.waitpid(child, 0)[1] == 0 and 1 not in copy
+    assert copy.text(0, 0) == copy.text(2, 0) == "of the parent"
