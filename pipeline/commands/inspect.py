@@ -108,7 +108,7 @@ def select(
     autobleu is null or autobleu >= 30
 
     --share reads an N-th of the parts, so that N processes read all; the last of
-    them shows the table.
+    them shows the table. What shares have counted is kept for a week, until `gc`.
 
     Examples:
 

@@ -114,7 +114,8 @@ def index(
 
     --share has N processes, for instance an array of SLURM jobs, make one index: each
     visits an N-th of the parts, and the last one completes it. A share that was
-    killed is written again.
+    killed is written again. `gc` deletes shares of an index that was not completed
+    a week after the last of them.
 
     Examples:
 

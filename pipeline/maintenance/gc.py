@@ -6,8 +6,8 @@ kept if the view of the newest run names them (its receipts, their files, its fi
 others), if a view of the last 30 days or of an export does, if they are the index of a model, or if an interrupted
 fine-tuning of a decoder resumes from them, with the settings of the newest run or in the last 30 days. Files that
 people put beside them are not touched. What a killed process had written of any other file is deleted a day later,
-since another process may be writing it now. Cost: one listing per folder (by pieces, if there are many parts), and
-every receipt of the view.
+since another process may be writing it now; the shares of an index that was not completed, a week after the last one.
+Cost: one listing per folder (by pieces, if there are many parts), and every receipt of the view.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ _OF_MODEL = "a model was trained with that index"
 _OF_OTHERS = "all that the index names is here, and another corpus may have a model that was trained with it"
 _GOES_ON = "an interrupted fine-tuning of a decoder resumes from it"
 _WENT_ON = "an interrupted fine-tuning of a decoder would resume from it"
+_KILLED = "left by a killed write"
+_OLD = "made with settings or inputs that the newest run does not have, or left by a killed attempt"
 _LEFT_BEHIND = "a fine-tuning of a decoder with other settings was interrupted, over 30 days ago"
 
 
@@ -98,7 +100,7 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
     now = time.time() if now is None else now
     paths, unfinished = garbage(corpus), set(_unfinished(corpus.store, now))
     for path in sorted(unfinished.difference(*paths.values())):
-        paths.setdefault(path.partition("/")[0], []).append(path)
+        paths.setdefault(path.partition("/")[0], {})[path] = _KILLED
     shared = SharedReading(corpus.store)
     others = [] if older_views else [*_recent(corpus, now, shared), *_exported(corpus, shared)]
     named: dict[str, str] = {}
@@ -110,14 +112,14 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
     learned = {path for digest in needed for path in _files_of(corpus, digest)}
     why: dict[str, str] = {}
     kept: Counter[str] = Counter()
-    for folder, files in paths.items():
-        for path in files:
+    for files in paths.values():
+        for path, reason in files.items():
             if path in named:
                 kept[named[path]] += 1
             elif path in learned:
                 kept["a model was trained on them"] += 1
             elif not is_checkpoint(path):
-                why[path] = "left by a killed write" if path in unfinished else _why(folder)
+                why[path] = _KILLED if path in unfinished else reason
             elif _is_done(corpus.store, path):
                 why[path] = "the fine-tuning of a decoder that resumed from it is done"
             elif not _may_resume(corpus, path, now):
@@ -126,7 +128,8 @@ def find_garbage(corpus: Corpus, older_views: bool = False, now: float | None = 
                 why[path] = _WENT_ON
             else:
                 kept[_GOES_ON] += 1
-    of_indexes = {path: path.rpartition("/")[2].split(".")[0] for path in why if path.startswith(f"{layout.INDEXES}/")}
+    indexes = (path for path in why if path.startswith(f"{layout.INDEXES}/") and not layout.is_of_share(path))
+    of_indexes = {path: path.rpartition("/")[2].split(".")[0] for path in indexes}
     in_doubt = set() if older_views else {*of_indexes.values()} - needed
     whole = {digest for digest in in_doubt if _is_whole(corpus, digest, why)}
     for path, digest in of_indexes.items():
@@ -213,12 +216,6 @@ def _unfinished(store: Store, now: float) -> Iterator[str]:
                 yield path
 
 
-def _why(folder: str) -> str:
-    if folder == layout.INDEXES:
-        return "an index over files that the newest run does not have, with which no model of this corpus was trained"
-    return "made with settings or inputs that the newest run does not have, or left by a killed attempt"
-
-
 def _may_resume(corpus: Corpus, checkpoint: str, now: float) -> bool:
     """Return whether a checkpoint is of the last 30 days or of the decoder of the newest run.
 
@@ -279,8 +276,8 @@ def _named(corpus: Corpus, seen: set[object]) -> Iterator[str]:
             yield from live_files(chunk)
 
 
-def garbage(corpus: Corpus) -> dict[str, list[str]]:
-    """Return paths that the newest run does not need, by folder. Raises `CorpusError` if it is under way or
+def garbage(corpus: Corpus) -> dict[str, dict[str, str]]:
+    """Return paths that the newest run does not need, by folder, and why. Raises `CorpusError` if it is under way or
     interrupted, or if a fit is not the one that it used.
     """
     newest = corpus.store.folders(layout.RUNS)[-1]
@@ -291,7 +288,7 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
         )
     for name in corpus.view.fits:
         record_of(corpus.store, corpus.view, name)
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, str]] = {}
     pieces = prefixes(len(corpus.parts))
     for piece in pieces:
         live = _live(corpus, piece)
@@ -301,7 +298,7 @@ def garbage(corpus: Corpus) -> dict[str, list[str]]:
             for path in corpus.store.find(folder, "" if folder == layout.FITS else piece):
                 ours = ATTEMPT.fullmatch(path.rpartition("/")[2]) or _RECEIPT.fullmatch(path) or _FIT.fullmatch(path)
                 if ours and path not in live:
-                    found.setdefault(folder.partition("/")[0], []).append(path)
+                    found.setdefault(folder.partition("/")[0], {})[path] = _OLD
     indexes = unusable(corpus)
     return found | ({layout.INDEXES: indexes} if indexes else {})
 
@@ -310,7 +307,9 @@ def _receipt_folders(store: Store) -> list[str]:
     return [*(f"receipts/{stage}" for stage in store.folders("receipts")), "chunks"]
 
 
-def delete(corpus: Corpus, paths: dict[str, list[str]], check: Callable[[], None] = lambda: None) -> Counter[str]:
+def delete(
+    corpus: Corpus, paths: Mapping[str, Collection[str]], check: Callable[[], None] = lambda: None
+) -> Counter[str]:
     """Delete the paths: ledgers that name them first, then receipts, so that nothing names a missing file.
 
     Args:

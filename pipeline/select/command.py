@@ -91,6 +91,9 @@ def removed_by(corpus: Corpus, max_rows: int) -> list[tuple[str, int]]:
     return [*counts.removed.items(), (KEPT, counts.kept)]
 
 
+_VERSION = 1  # of what a note says: shares of another one are not added up
+
+
 class _ShareNote(Record):
     """What a share of the parts keeps and removes."""
 
@@ -131,10 +134,10 @@ def _count(console: Console, selection: Selection, shares: int = 1) -> Counts:
 def _by_shares(console: Console, selection: Selection, share: Share) -> Counts | None:
     """Count a share of the parts unless that was done; return the sums if all shares were counted.
 
-    The notes stay beside the indexes, and `gc` deletes them after a day.
+    The notes stay beside the indexes, and `gc` deletes them after a week.
     """
-    store, prefix = selection.corpus.store, f"{layout.INDEXES}/{selection.digest[:12]}.select-"
-    notes = ShareNotes(store, prefix, share, _ShareNote)
+    prefix = layout.select_share_prefix(selection.digest, _VERSION)
+    notes = ShareNotes(selection.corpus.store, prefix, share, _ShareNote)
     name = f"share {share[0]} of {share[1]}"
     if notes.is_written():
         print_plain(console, f"{name} is written already")

@@ -8,6 +8,7 @@ mantissas do not.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -294,6 +295,16 @@ def index_share(which: int, of: int, split: str) -> str:
 def index_share_prefix(digest: str) -> str:
     """Return what the paths of the notes and the row ranges of an index's shares begin with."""
     return f"{INDEXES}/{digest[:12]}.share-"
+
+
+def select_share_prefix(digest: str, version: int) -> str:
+    """Return what the paths of the notes of a selection's shares begin with; `version`: of what such a note says."""
+    return f"{INDEXES}/{digest[:12]}.select-{version}."
+
+
+def is_of_share(path: str) -> bool:
+    """Return whether a path is of what a share of an index or of a selection has written."""
+    return re.fullmatch(rf"{INDEXES}/[0-9a-f]{{12}}\.(share|select)-.*", path) is not None
 
 
 def part_name(chunk: str, number: int) -> str:

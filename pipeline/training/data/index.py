@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from pipeline.base.errors import ConfigError, CorpusError, DamagedError, MissingError
-from pipeline.base.formats import number
+from pipeline.base.formats import counted, number
 from pipeline.config.select import SelectSettings
 from pipeline.config.train import Plans
 from pipeline.corpus.reader import Corpus
@@ -52,7 +52,9 @@ from pipeline.training.data.snapshot import (
 )
 from stages.arrow import table_of
 
-_BEGUN = 86_400.0  # seconds after which an unfinished index is abandoned
+_DAY = 86_400.0  # seconds after which an unfinished index is abandoned
+_SHARE_DAYS = 7  # after which its shares are, if none was written meanwhile
+_OUTDATED = "an index over files that the newest run does not have, with which no model of this corpus was trained"
 
 
 class IndexHeader(Record):
@@ -307,20 +309,28 @@ def damage(store: Store, about: IndexHeader) -> Iterator[tuple[str, str]]:
         yield from damaged_files(store, about.digest, split, files, about.digests.get(split, ()))
 
 
-def unusable(corpus: Corpus) -> list[str]:
-    """Return files of indexes that name what the newest run does not need, or that were begun a day ago and not
-    finished.
+def unusable(corpus: Corpus) -> dict[str, str]:
+    """Return files of indexes, also of other versions, that can be deleted, and why.
 
-    Indexes of other versions are included.
+    They are of an index that names what the newest run does not need, or that was begun a day ago and not completed; or
+    of shares, which nobody completed for a week, or which are left of an index that was completed a day ago.
     """
     files: dict[str, dict[str, float]] = {}
     for path, written in corpus.store.listing(layout.INDEXES).items():
         files.setdefault(path.rpartition("/")[2].split(".")[0], {})[path] = written
-    found: list[str] = []
+    found: dict[str, str] = {}
     for digest, times in files.items():
-        finished = layout.index_paths(digest)[0] in times
-        if not _is_usable(corpus, digest) if finished else max(times.values()) < time.time() - _BEGUN:
-            found += sorted(times)
+        shares, age = sorted(filter(layout.is_of_share, times)), time.time() - max(times.values())
+        days = counted(int(age / _DAY), "day")
+        if layout.index_paths(digest)[0] in times:
+            if not _is_usable(corpus, digest):
+                found |= dict.fromkeys(sorted(times), _OUTDATED)
+            elif age > _DAY:
+                found |= dict.fromkeys(shares, "left by the shares of an index that is completed")
+        elif not shares and age > _DAY:
+            found |= dict.fromkeys(sorted(times), f"an index that was begun {days} ago and not completed")
+        elif shares and age > _SHARE_DAYS * _DAY:
+            found |= dict.fromkeys(sorted(times), f"shares of an index or of select, the last written {days} ago")
     return found
 
 

@@ -38,8 +38,9 @@ def test_shares_count_what_one_process_counts(corpus: Corpus) -> None:
 def test_notes_of_shares_are_checked_and_are_no_index(corpus: Corpus) -> None:
     arguments = ("select", corpus.url, "--where", "chars >= 30", "--share")
     before = set(corpus.store.find(layout.INDEXES))
-    assert pipeline(*arguments, "1/2").returncode == 0 and unusable(corpus) == []
+    assert pipeline(*arguments, "1/2").returncode == 0 and unusable(corpus) == {}
     (note,) = set(corpus.store.find(layout.INDEXES)) - before
+    assert note.endswith(".select-1.1-of-2.json"), "the version is in its name"
     whole = Path(corpus.url, note).read_bytes()
     Path(corpus.url, note).write_bytes(whole.replace(b'"kept": ', b'"kept": 1'))
     damaged = pipeline(*arguments, "2/2")

@@ -110,7 +110,7 @@ def test_indexes_that_nothing_can_use_are_garbage(tmp_path: Path) -> None:
     assert garbage(corpus) == {}  # somebody may be making it
     os.utime(half, (time.time() - 90_000,) * 2)
     left = half.relative_to(corpus.url).as_posix()
-    assert garbage(corpus) == {layout.INDEXES: [left]}
+    assert garbage(corpus) == {layout.INDEXES: {left: "an index that was begun 1 day ago and not completed"}}
     run(tmp_path / "corpus.yaml", "encode.precision=float32")
     changed = Corpus(corpus.url)
     new = make_index(changed, SelectSettings())

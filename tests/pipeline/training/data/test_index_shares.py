@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import fsspec
@@ -14,7 +16,7 @@ from rich.console import Console
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.train import Plans
-from pipeline.maintenance.gc import garbage
+from pipeline.maintenance.gc import find_garbage, garbage
 from pipeline.select.command import SelectOptions
 from pipeline.storage import layout
 from pipeline.storage.store import is_unfinished
@@ -140,3 +142,36 @@ def test_other_rules_are_other_shares_and_wrong_ones_are_refused(own: Corpus) ->
     index(own, (1, 2), nothing)
     with pytest.raises(CorpusError, match="keeps no sentence"):
         index(own, (2, 2), nothing)
+
+
+def aged(corpus: Corpus, days: float) -> None:
+    """Everything in the folder of indexes was written that long ago."""
+    for path in corpus.store.find(layout.INDEXES):
+        os.utime(Path(corpus.url, path), (0, time.time() - days * 86_400))
+
+
+def test_gc_leaves_shares_a_week_to_be_completed(own: Corpus) -> None:
+    index(own, (1, 2))
+    assert pipeline("select", own.url, "--share", "1/2").returncode == 0
+    begun = set(own.store.find(layout.INDEXES))
+    for days in (1.1, 6.9):
+        aged(own, days)
+        assert find_garbage(own).why == {}
+    aged(own, 7.1)
+    assert find_garbage(own).why == dict.fromkeys(begun, "shares of an index or of select, the last written 7 days ago")
+    assert pipeline("gc", own.url, "--delete", "--yes").returncode == 0
+    assert not own.store.find(layout.INDEXES)
+
+
+def test_gc_deletes_what_shares_left_beside_a_finished_index(own: Corpus) -> None:
+    """As a last share leaves it that is killed while it deletes, and shares that were given up for one process."""
+    index(own, (1, 2))
+    left = set(own.store.find(layout.INDEXES))
+    index(own, None)
+    whole = files(own)
+    assert left and not find_garbage(own).why, "they may be being read"
+    aged(own, 1.1)
+    assert find_garbage(own).why == dict.fromkeys(left, "left by the shares of an index that is completed")
+    assert pipeline("gc", own.url, "--delete", "--yes").returncode == 0
+    assert files(own) == {path: data for path, data in whole.items() if path not in left}
+    assert "existed already" in index(own, None)
