@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 
-from pipeline.base.errors import ConfigError, CorpusError, PipelineError
+from pipeline.base.errors import ConfigError, CorpusError, PipelineError, StorageError
 from pipeline.base.formats import counted
 from pipeline.base.messages import print_plain
 from pipeline.base.parallel import in_parallel
@@ -147,10 +146,14 @@ def say_if_changed(console: Console, corpus: Corpus, run: str, pinned: Pinned) -
         run: the folder of the training.
         pinned: what it is pinned to.
     """
-    now, then = "", pinned.indexes[0].digest
-    with contextlib.suppress(PipelineError):  # it lacks a column by now that the selection reads
+    then = pinned.indexes[0].digest
+    try:
         selection = Selection(corpus, SelectSettings.model_validate(pinned.select or {}))
         now = snapshot_of(selection, pinned.settings.get("answers"), pinned.settings.get("plans", "none")).digest
+    except StorageError:  # of a store that is away
+        raise
+    except PipelineError:  # it lacks a column by now that the selection reads
+        now = ""
     if now != then:
         print_plain(
             console,
