@@ -304,7 +304,9 @@ class Ledgers:
                 return None
             with _opened(self._store, self.files[ledger]) as file:
                 groups = (_receipts_of(file, group) for group in range(file.num_row_groups))
-                self._copy.add(ledger, itertools.chain.from_iterable(groups))
+                error = self._copy.add(ledger, itertools.chain.from_iterable(groups))
+            if error:
+                self._copy.give_up(error)
         return self._copy.text(ledger, row) if ledger in self._copy else None
 
 

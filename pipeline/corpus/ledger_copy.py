@@ -39,8 +39,8 @@ class LedgerCopy:
     def __contains__(self, ledger: int) -> bool:
         return ledger in self._first
 
-    def add(self, ledger: int, texts: Iterable[pa.StringScalar]) -> None:
-        """Copy the receipts of a ledger, given by row, or give up if there is no space for them."""
+    def add(self, ledger: int, texts: Iterable[pa.StringScalar]) -> OSError | None:
+        """Copy the receipts of a ledger, given by row. Returns why there is no space for them, or None."""
         if self._owner != os.getpid():  # the process that this one was forked from writes there, too
             self._let_go()
         first = len(self._sizes)
@@ -50,10 +50,11 @@ class LedgerCopy:
             try:
                 self._write(memoryview(compressed))
             except OSError as error:
-                return self._give_up(error)
+                return error
             self._sizes.append(data.size)
             self._ends.append(self._ends[-1] + compressed.size)
         self._first[ledger] = first
+        return None
 
     def text(self, ledger: int, row: int) -> str | None:
         """Return the receipts of a row of a copied ledger; give up, and return None, if they cannot be read."""
@@ -62,7 +63,7 @@ class LedgerCopy:
             data = os.pread(self._opened(), self._ends[at + 1] - self._ends[at], self._ends[at])
             return str(self._codec.decompress(data, self._sizes[at], asbytes=True), "utf-8")
         except (OSError, ValueError) as error:  # errors of Arrow and of UTF-8 are among them
-            self._give_up(error)
+            self.give_up(error)
             return None
 
     def _write(self, data: memoryview) -> None:
@@ -79,7 +80,8 @@ class LedgerCopy:
             Path(name).unlink()
         return self._file
 
-    def _give_up(self, error: Exception) -> None:
+    def give_up(self, error: Exception) -> None:
+        """Let go what was copied, and say why."""
         self.given_up = True
         self._let_go()
         _log.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -349,6 +350,7 @@ def test_receipts_are_read_where_ledgers_cannot_be_copied(
     long: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, trouble: str
 ) -> None:
     wanted, found = every(Ledgers.read(long)), Ledgers.read(long)
+    monkeypatch.setattr("sys.stderr", io.StringIO())  # pytest's is a file, for which the limit counts as well
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if trouble == "no folder":
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
