@@ -463,7 +463,7 @@ def test_numbers_that_are_none_and_many_columns_in_a_browser(tmp_path: Path) -> 
     source = {"path": "in/*.parquet", "id": "id", "lang": {"column": "lang"}, "keep": ["score", *wide]}
     assert pipeline("run", write_config(tmp_path, input=[source], encode=None, autobleu=None)).returncode == 0
     corpus = Corpus(str(tmp_path / "out"))
-    with browsed(corpus.url) as server, chromium() as browser:
+    with chromium() as browser, browsed(corpus.url) as server:
         page = browser.page()
         page.look(1280, 900)
         names = ["doc_id", "score", *wide]
