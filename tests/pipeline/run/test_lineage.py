@@ -46,6 +46,14 @@ class Receiver(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Takes away the variables that the library itself sets, for the tests that follow."""
+    yield
+    for name in [one for one in os.environ if one.startswith("OPENLINEAGE")]:
+        del os.environ[name]
+
+
 @pytest.fixture
 def service() -> Iterator[Service]:
     with Service() as server:
