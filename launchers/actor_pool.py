@@ -1,7 +1,7 @@
 """Actors of a Ray that live as long as a phase, or as a SLURM task: networks and segmenters are loaded once.
 
 A segmenter takes one chunk after the other, and a visitor some parts at a time. This process hands out work as soon as
-an actor has room for it, and takes what comes back: 0.7 ms of its CPU for a part (`benchmarks/launcher.py`). Only
+an actor has room for it, and takes what comes back: 0.8 ms of its CPU for a part (`benchmarks/launcher.py`). Only
 descriptors and events go through Ray.
 
 An actor that dies is started again wherever there is room, and is given nothing until it answers; what it had in flight

@@ -72,7 +72,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {  # as the help shows th
         compare.compare_decoders,
     ),
     "Train and evaluate": (
-        train.index,
+        inspect.index,
         train.train,
         train.evaluate,
         train.generate,
@@ -90,7 +90,7 @@ SUMMARISING = (
     run.cancel,
     inspect.report,
     inspect.export,
-    train.index,
+    inspect.index,
     train.train,
     train.export_model,
 )

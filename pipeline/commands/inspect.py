@@ -1,11 +1,11 @@
-"""Commands that show results and hand them over: inspect, select, export, files, sql, report."""
+"""Commands that show results and hand them over: inspect, select, index, export, files, sql, report."""
 
 from __future__ import annotations
 
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from pipeline.commands.options import (
     out,
     share_of,
 )
+
+if TYPE_CHECKING:
+    from pipeline.config.train import Plans
 
 
 def inspect(
@@ -108,7 +111,7 @@ def select(
     autobleu is null or autobleu >= 30
 
     --share reads an N-th of the parts, so that N processes read all; the last of
-    them shows the table. What shares have counted is kept for a week, until `gc`.
+    them shows the table. A week after the last of them, `gc` deletes what they counted.
 
     Examples:
 
@@ -128,6 +131,56 @@ def select(
         shapes.print_json("select", shapes.select(place, open_corpus(place), rules))
         return
     select_corpus(out, place, open_corpus(place), rules, one_share)
+
+
+def index(
+    place: CorpusPlace,
+    where: WhereOption = None,
+    broken: BrokenOption = None,
+    min_sentences: MinSentencesOption = None,
+    answers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="kept column with the code point where the answer begins; only answers are learned"
+        ),
+    ] = None,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="begin paragraphs with plans and separate them, as train.plans: headline")
+    ] = False,
+    given_plans: Annotated[
+        bool, typer.Option("--given-plans", help="the same with the plans of the section plans, as train.plans: column")
+    ] = False,
+    share: ShareOption = None,
+) -> None:
+    """Write the index of a training: which rows of which files it reads, pinned by a digest.
+
+    Training makes its index by itself; this command shows what it would read.
+    `pipeline select` shows which sentences are selected. Files of a corpus never
+    change, so an index stays valid while documents are added; `gc` and `purge` may
+    delete files that it names. The same corpus and selection give the same index,
+    which is then not made again.
+
+    --share has N processes, for instance an array of SLURM jobs, make one index: each
+    visits an N-th of the parts, and the last one completes it. A share that was
+    killed is written again. `gc` deletes shares of an index that was not completed
+    a week after the last of them.
+
+    Examples:
+
+      pipeline index corpus.yaml
+
+      pipeline index s3://mine/corpus --share 3/100
+
+      pipeline index runs/chats --answers answer_start --min-sentences 2
+    """
+    from pipeline.select.command import SelectOptions
+    from pipeline.training.data.command import index_corpus
+
+    if plans and given_plans:
+        raise ConfigError("--plans and --given-plans are two kinds of plans; give one of them")
+    rules = SelectOptions(where, broken, min_sentences)
+    chosen: Plans = "column" if given_plans else "headline" if plans else "none"
+    index_corpus(out, place, open_corpus(place), rules, answers, chosen, share_of(share))
 
 
 def export(

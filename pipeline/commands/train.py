@@ -9,26 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline.commands.options import (
-    BrokenOption,
     ConfigPath,
     CorpusPlace,
-    MinSentencesOption,
     NewFolder,
     Overrides,
-    ShareOption,
     Steps,
-    WhereOption,
     load,
     open_corpus,
     out,
-    share_of,
     tell_changes,
     watching,
     with_options,
 )
 
 if TYPE_CHECKING:
-    from pipeline.config.train import Plans, TrainSettings
+    from pipeline.config.train import TrainSettings
 
 Guidance = Annotated[
     float | None,
@@ -83,57 +78,6 @@ Ensemble = Annotated[
     typer.Option(min=0, max=1, help="models with n-gram heads: λ of their ensemble (0: the first head alone)"),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="seed of the noise and of every random draw")]
-
-
-def index(
-    place: CorpusPlace,
-    where: WhereOption = None,
-    broken: BrokenOption = None,
-    min_sentences: MinSentencesOption = None,
-    answers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="kept column with the code point where the answer begins; only answers are learned"
-        ),
-    ] = None,
-    plans: Annotated[
-        bool, typer.Option("--plans", help="begin paragraphs with plans and separate them, as train.plans: headline")
-    ] = False,
-    given_plans: Annotated[
-        bool, typer.Option("--given-plans", help="the same with the plans of the section plans, as train.plans: column")
-    ] = False,
-    share: ShareOption = None,
-) -> None:
-    """Write the index of a training: which rows of which files it reads, pinned by a digest.
-
-    Training makes its index by itself; this command shows what it would read.
-    `pipeline select` shows which sentences are selected. Files of a corpus never
-    change, so an index stays valid while documents are added; `gc` and `purge` may
-    delete files that it names. The same corpus and selection give the same index,
-    which is then not made again.
-
-    --share has N processes, for instance an array of SLURM jobs, make one index: each
-    visits an N-th of the parts, and the last one completes it. A share that was
-    killed is written again. `gc` deletes shares of an index that was not completed
-    a week after the last of them.
-
-    Examples:
-
-      pipeline index corpus.yaml
-
-      pipeline index s3://mine/corpus --share 3/100
-
-      pipeline index runs/chats --answers answer_start --min-sentences 2
-    """
-    from pipeline.base.errors import ConfigError
-    from pipeline.select.command import SelectOptions
-    from pipeline.training.data.command import index_corpus
-
-    if plans and given_plans:
-        raise ConfigError("--plans and --given-plans are two kinds of plans; give one of them")
-    rules = SelectOptions(where, broken, min_sentences)
-    chosen: Plans = "column" if given_plans else "headline" if plans else "none"
-    index_corpus(out, place, open_corpus(place), rules, answers, chosen, share_of(share))
 
 
 def train(
