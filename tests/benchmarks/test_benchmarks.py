@@ -170,3 +170,15 @@ def test_pages_of_the_browser_are_measured(tmp_path: Path) -> None:
     assert re.search(r"│ the first page +│ [\d.]+ +│ [\d.]+ +│ 50 +│ 100,000 ", out)
     assert re.search(r"│ order: autobleu +│ [\d.]+ +│ [\d.]+ +│ 100,000 ", out) and "its nearest sentences" in out
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_devices_of_a_node_over_a_slow_store(tmp_path: Path) -> None:
+    few = ["--devices", "2", "--rate", "500", "--parts", "3", "--rows", "200", "--in-flight", "2", "--latency", "0.02"]
+    out = run("node", *few, "--folder", str(tmp_path))
+    busy = re.search(r"devices busy: ([\d.]+)% of ([\d.]+) s, the least", out)
+    assert busy is not None and 0 < float(busy[1]) <= 100 and float(busy[2]) >= 3 * 200 / 500, out
+    requests, cores = re.search(r"([\d.]+) requests a part", out), re.search(r"([\d.]+) for eight of 12 000", out)
+    assert requests is not None and float(requests[1]) >= 4, out  # a receipt is read and one made, and two files
+    assert cores is not None and float(cores[1]) > 0
+    assert not list(tmp_path.iterdir())
