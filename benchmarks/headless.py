@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.resources
 import json
 import resource
 import statistics
@@ -25,7 +24,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,6 +39,7 @@ from stages.lcm.build import build
 from stages.lcm.card import LcmCard
 from stages.lcm.token_lm import TokenLm
 from stages.scaler.robust import RobustScaler
+from stages.shipped import SAMPLE
 from stages.sonar.card import load_card
 from stages.sonar.ids import END
 from stages.sonar.tokenizer import SonarTokenizer
@@ -66,7 +65,7 @@ def sequences() -> list[list[int]]:
     tokenizer = SonarTokenizer(load_card("sonar-tiny"))
     lang = tokenizer.language_id("eng_Latn")
     texts: list[str] = []
-    for file in sorted(Path(str(importlib.resources.files("conf") / "sample")).glob("*eng.jsonl.gz")):
+    for file in sorted(SAMPLE.glob("*eng.jsonl.gz")):
         with gzip.open(file, "rt", encoding="utf-8") as lines:
             texts += [paragraph for line in lines for paragraph in json.loads(line)["text"].split("\n")]
     pieces = [token for ids in tokenizer.encode(texts, "eng_Latn") for token in ids[1:-1]]

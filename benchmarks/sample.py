@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import importlib.resources
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from stages.segment.segmenter import Segmenter
 from stages.segment.settings import SegmentSettings
+from stages.shipped import SAMPLE
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
@@ -41,7 +40,7 @@ def sample_sentences(count: int, model: str = "sonar-tiny") -> Sentences:
     Copies are left out: the encode stage would encode them once, and that is not what its speed is about.
     """
     segmenter = Segmenter(SegmentSettings(model=model), SonarTokenizer(load_card(model)).count)
-    files = sorted(Path(str(importlib.resources.files("conf") / "sample")).glob("*.jsonl.gz"))
+    files = sorted(SAMPLE.glob("*.jsonl.gz"))
     found: dict[tuple[str, str], None] = {}
     for number, file in enumerate(files, start=1):
         wanted = count * number // len(files)

@@ -7,7 +7,6 @@ cannot move it.
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import json
 import statistics
 import time
@@ -15,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -27,13 +25,14 @@ from stages.segment.rules.spacy_rules import spacy_code
 from stages.segment.sat.card import SatCard
 from stages.segment.sat.load import through_wtpsplit
 from stages.segment.segmenter import Segmented
+from stages.shipped import SAMPLE
 
 CONTROLS = 4  # positions of XLM-R that no token of a text has: two before the first, <s> and </s>
 
 
 def add_text_options(parser: argparse.ArgumentParser, megabytes: float) -> None:
     """Add the options that say which texts are segmented."""
-    novel = Path(str(importlib.resources.files("conf") / "sample" / "austen-eng.jsonl.gz"))
+    novel = SAMPLE / "austen-eng.jsonl.gz"
     parser.add_argument("--texts", default=str(novel), help="JSONL, also .gz, .bz2, .xz, .zst; a path or a URL")
     parser.add_argument("--column", default="text", help="column that holds the text")
     parser.add_argument("--lang", default="eng_Latn", help="language of all texts, as a SONAR code")

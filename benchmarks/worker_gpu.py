@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import importlib.resources
 import json
 import statistics
 import tempfile
@@ -41,6 +40,7 @@ from pipeline.config.run_config import RunConfig
 from pipeline.run.hosts import HostedWorker
 from pipeline.run.worker import PartVisit, PartWorker
 from stages.device import describe
+from stages.shipped import SAMPLE
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
@@ -88,7 +88,7 @@ def _config(folder: Path, batch_tokens: int) -> RunConfig:
 def _words() -> list[str]:
     """Return the words of the sample's English documents, in their order."""
     words: list[str] = []
-    for file in sorted(Path(str(importlib.resources.files("conf") / "sample")).glob("*-eng.jsonl.gz")):
+    for file in sorted(SAMPLE.glob("*-eng.jsonl.gz")):
         with gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in lines:
                 words += json.loads(line)["text"].split()

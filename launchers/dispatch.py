@@ -41,11 +41,16 @@ def backend_of(config: RunConfig, options: RunOptions) -> Backend:
 
 
 def check_packages(config: RunConfig) -> None:
-    """Raise `ConfigError` where the Python that computes, which is this one, lacks packages that a run needs."""
+    """Raise `ConfigError` where the Python that computes, which is this one, lacks packages that a run needs, and
+    `CardError` where it lacks models.
+    """
     sections = {"train": config.train, "report": config.report, "ray": config.launcher.kind in ("local", "ray")}
     lacking = missing_extras(["encode", *(extra for extra, asked in sections.items() if asked)])
     if lacking:
         raise ConfigError(lacking)
+    from launchers.slurm.weights import check_shipped
+
+    check_shipped(config)
     if config.fragility:
         from stages.fragility.card import load_external_card
 
@@ -78,9 +83,15 @@ def train(console: Console, config: RunConfig, fresh: bool = False) -> str | Non
 
     Returns:
         The folder of the training if it was handed to SLURM; None if it is done.
+
+    Raises:
+        CardError: if the model will be evaluated, and a model that ships is not installed here.
     """
     from launchers.slurm.training import check_free, submit
+    from launchers.slurm.weights import check_shipped
 
+    if config.train and config.train.evaluate_sentences:  # at the end, when it would be late to miss a decoder
+        check_shipped(config)
     if config.launcher.kind == "slurm":
         return submit(console, config, fresh)
     from pipeline.storage.store import Store

@@ -6,7 +6,6 @@ Those that ship are in folders of `conf/`. Reading a card opens no file of the m
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -17,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from stages.fetch import checked_sha256
+from stages.shipped import FOLDER, how_to_get
 from stages.yaml_text import load_yaml
 
 _SHOWN = 5  # things that are wrong with a card, in a message
@@ -41,8 +41,7 @@ AnyCard = TypeVar("AnyCard", bound=Card)
 
 def shipped(folder: str) -> dict[str, Path]:
     """Return name → card file, for every card in a folder of `conf/`."""
-    found = Path(str(importlib.resources.files("conf") / folder))
-    return {path.stem: path for path in sorted(found.glob("*.yaml"), key=lambda path: path.stem)}
+    return {path.stem: path for path in sorted((FOLDER / folder).glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def read_card(name_or_path: str, folder: str, kind: type[AnyCard], what: str, prefix: str = "") -> AnyCard:
@@ -122,6 +121,8 @@ def verify_files(card: str, sha256: Mapping[str, str], path_of: Callable[[str], 
     wrong = []
     for name, wanted in sha256.items():
         path = path_of(name)
+        if not path.is_file() and (remedy := how_to_get(path)):
+            raise CardError(f"card {card}: {path} is not there; {remedy}")
         if not path.is_file():
             wrong.append(f"{path} is missing")
         elif (found := checked_sha256(path)) != wanted:

@@ -20,6 +20,7 @@ from stages.causal_lm import load_language_card
 from stages.fragility.card import load_external_card
 from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
+from stages.shipped import how_to_get
 from stages.sonar.card import FileRole, load_card
 
 
@@ -43,6 +44,16 @@ def fetch_weights(console: Console, config: RunConfig) -> None:
         raise StartError(f"the models of this run cannot be loaded here: {error}") from error
     stored = sum(path.stat().st_size for path in places)
     console.print(f"models: {counted(len(places), 'file')} of SONAR, {size(stored)}, checked", highlight=False)
+
+
+def check_shipped(config: RunConfig) -> None:
+    """Raise `CardError` if a run loads a file of a model that ships, and that file is not installed here."""
+    paths = [(name, load_card(name).path(role)) for name, role in _files(config)]
+    if config.segment.uses_sat and (folder := (sat := load_sat_card(config.segment.sat)).folder(sat.model)):
+        paths += [(sat.name, folder / name) for name in sat.sha256]
+    for name, path in paths:
+        if not path.is_file() and (remedy := how_to_get(path)):
+            raise CardError(f"card {name}: {path} is not there; {remedy}")
 
 
 def _files(config: RunConfig) -> Iterator[tuple[str, FileRole]]:

@@ -5,7 +5,6 @@ Loading takes milliseconds: nothing here imports torch, Ray or spaCy.
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from pipeline.config.train import MICRO_CONCEPTS
 from pipeline.inputs import InputError, InputSettings, resolve_inputs
 from pipeline.storage.remote import holds_credentials
 from stages.lcm.card import trained_lcms
+from stages.shipped import FOLDER
 from stages.stage import meaning
 from stages.yaml_text import load_yaml
 
@@ -207,11 +207,10 @@ def _shipped(path: Path) -> Path | None:
     """Return the file of a configuration that ships, if `path` is its bare name and not a file here."""
     if path.suffix or path.name != str(path) or path.exists():
         return None
-    folder = Path(str(importlib.resources.files("conf")))
-    names = sorted(file.stem for file in folder.glob("*.yaml") if file.stem not in NO_CORPUS)
+    names = sorted(file.stem for file in FOLDER.glob("*.yaml") if file.stem not in NO_CORPUS)
     if path.name not in names:
         raise ConfigError(f"{path} is neither a file nor a configuration that ships; those are: {', '.join(names)}")
-    return folder / f"{path.name}.yaml"
+    return FOLDER / f"{path.name}.yaml"
 
 
 def _resolve(url: str, base: str) -> str:

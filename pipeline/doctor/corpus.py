@@ -37,6 +37,7 @@ from stages.hub_card import HubCard
 from stages.language.card import load_identifier_card
 from stages.segment.sat.card import load_sat_card
 from stages.segment.token_cap import add_beginning, cut_by_tokens, tokens_by_language
+from stages.shipped import how_to_get
 from stages.sonar.card import FileRole, ModelCard, load_card, shipped_cards
 
 RECORDS = 100  # records read of each input
@@ -182,7 +183,8 @@ def sat_model(name: str) -> Check:
     if not missing:
         return Check("good", "SaT", f"{name}: here")
     if card.folder(card.model):
-        return Check("bad", "SaT", f"{name}: missing {', '.join(missing)}", "put the files there")
+        todo = how_to_get(missing[0]) or "put the files there"
+        return Check("bad", "SaT", f"{name}: missing {', '.join(missing)}", todo)
     todo = f"pipeline models {name} --fetch, or the first run does it (needs a network)"
     return Check("warn", "SaT", f"{name}: to fetch from Hugging Face", todo)
 
@@ -223,7 +225,9 @@ def _model(name: str, card: ModelCard, needed: Collection[FileRole] = ()) -> Che
     lost = [f"{file.role} at {file.path}" for file in missing if not file.url]
     if lost:
         found = f"{name}: missing {'; '.join(lost)}"
-        return Check("bad" if needed else "warn", "model", found, "put the file there, or correct the card's path")
+        known = (how_to_get(file.path) for file in missing)
+        todo = next(filter(None, known), "put the file there, or correct the card's path")
+        return Check("bad" if needed else "warn", "model", found, todo)
     wanted = sum(file.bytes for file in missing)
     found = f"{name}: to fetch {', '.join(f'{file.role} ({file.amount})' for file in missing)}"
     if not needed:

@@ -47,7 +47,7 @@ def libraries() -> Iterator[Check]:
     else:
         yield Check("good", "libraries", f"all {len(needed[''])} installed: {versions}, …")
     for extra, names in needed.items():
-        if extra in ("", "test", "all"):
+        if extra in ("", "test", "all", "models"):  # the last one is told where files of models are checked
             continue
         absent = [name for name in names if not installed(name)]
         purpose = f" (for {PURPOSE[extra]})" if extra in PURPOSE else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -37,6 +38,7 @@ from pipeline.corpus.standalone import standalone
 from stages.fetch import cache_folder, public
 from stages.lcm.card import PREFIX, Kind, LcmCard, load_lcm_card, shipped_lcm_cards, trained_lcms
 from stages.segment.sat.card import SatCard, hub_name, load_sat_card, shipped_sat_cards
+from stages.shipped import how_to_get
 from stages.sonar.card import ROLES, FileRole, ModelCard, load_card, meant_by, shipped_cards
 from stages.yaml_text import load_yaml
 
@@ -85,7 +87,7 @@ def answer(console: Console, name: str | None, fetch: bool) -> None:
     """
     if name is not None and name in trained_lcms():
         if fetch:
-            raise ConfigError(f"{name} is here already: leave out --fetch")
+            raise ConfigError(f"{name} has no files to fetch: leave out --fetch")
         show_trained_model(console, trained_lcms()[name])
     elif name is not None and _is_lcm(name):
         if fetch:
@@ -141,6 +143,7 @@ def show_models(console: Console) -> None:
             columns = (record.kind, _millions(record.parameters), number(record.steps), record.text.encode.model)
             table.add_row(escape(record.name), *columns, escape(record.licence))
         console.print(table)
+    _say_how_to_get(console, [file.path for card in map(load_card, shipped_cards()) for file in files_of(card)])
     console.print(
         "\n[bold]pipeline models NAME[/] shows a card in full; with [bold]--fetch[/] it fetches the files.\n"
         f"Fetched files are in {escape(str(cache_folder()))} (PIPELINE_CACHE names another folder).",
@@ -176,6 +179,7 @@ def _show_model(console: Console, card: ModelCard, asked: str) -> None:
             soft_wrap=True,
             highlight=False,
         )
+    _say_how_to_get(console, [state.path for state in files_of(card)])
 
 
 def _show_sat_model(console: Console, card: SatCard, asked: str) -> None:
@@ -191,8 +195,9 @@ def _show_sat_model(console: Console, card: SatCard, asked: str) -> None:
     if card.scores:
         console.print("\n[bold]Scores[/]", highlight=False)
         console.print(_scores(card.scores, "text"))
-    if missing:
+    if missing and not card.folder(card.model):
         console.print(f"\n[bold]pipeline models {escape(asked)} --fetch[/] fetches them.", highlight=False)
+    _say_how_to_get(console, map(Path, missing))
 
 
 def show_lcm_card(console: Console, card: LcmCard) -> None:
@@ -222,6 +227,15 @@ def show_trained_model(console: Console, place: str) -> None:
     """Show what the README.md of a trained model says. `place`: its folder."""
     console.print(Markdown((Path(place) / "README.md").read_text(encoding="utf-8")), width=WIDTH)
     console.print(escape(place), soft_wrap=True, highlight=False)
+    _say_how_to_get(console, [Path(place) / "model.safetensors"])
+
+
+def _say_how_to_get(console: Console, paths: Iterable[Path]) -> None:
+    """Show how the first of these files is brought that ships and is not there."""
+    for path in paths:
+        if not path.is_file() and (remedy := how_to_get(path)):
+            console.print(f"\n{escape(f'{path} is not there; {remedy}')}", soft_wrap=True, highlight=False)
+            return
 
 
 def _layers(card: LcmCard) -> str:

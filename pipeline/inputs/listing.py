@@ -28,6 +28,7 @@ from pipeline.inputs.chunk import UNREADABLE
 from pipeline.inputs.settings import InputError, InputSettings
 from pipeline.storage.remote import is_remote, missing_bucket
 from pipeline.storage.retry import filesystem, is_transient, service_of, with_retries
+from stages.shipped import how_to_get
 
 FORMATS = {
     ".jsonl": "jsonl",
@@ -133,6 +134,8 @@ def _why_nothing(path: str, root: str) -> str:
     """Say where nothing matches a path, and what to do."""
     if bucket := missing_bucket(path):
         return f": there is no bucket {bucket}; make it, or correct its name"
+    if remedy := how_to_get(path):
+        return f"; {remedy}"
     where = "" if root == path else f" in folder {root or '/'}"
     todo = f"{where}; check the path"
     if is_remote(path):

@@ -50,6 +50,7 @@ from stages.lcm.card import LcmCard
 from stages.lcm.model import Lcm
 from stages.rvq.codebooks import Codebooks
 from stages.scaler.robust import RobustScaler
+from stages.shipped import how_to_get
 
 CODEBOOKS = "codebooks.safetensors"
 
@@ -152,6 +153,8 @@ def check_initial(store: Store, run: str) -> None:
 
 
 def _changed(store: Store, run: str, path: str, again: str = "") -> CorpusError:
+    if not store.exists(f"{run}/{path}") and (remedy := how_to_get(f"{store.url}/{run}/{path}")):
+        return CorpusError(f"{store.url}/{run}/{path} is not there; {remedy}")
     again = again or (_SCALER_AGAIN if path == SCALER else BOTH_FROM_CHECKPOINT)
     return CorpusError(
         f"{store.url}/{run}/{path} is not what {MODEL} says: it was changed, damaged or deleted; restore it, or "
@@ -237,7 +240,7 @@ def read_scaler(store: Store, run: str, digest: str) -> RobustScaler:
     path = f"{run}/{SCALER}"
     remedy = remedy_for(store, run, f"{_SCALER_AGAIN}, or restore it")
     if not store.exists(path):
-        raise CorpusError(f"{store.url}/{path} is missing; {remedy}")
+        raise CorpusError(f"{store.url}/{path} is missing; {how_to_get(f'{store.url}/{path}') or remedy}")
     data = store.read(path)
     if digest and content_digest(data) != digest:
         raise CorpusError(f"{store.url}/{path} was changed or damaged (its digest is not {digest[:8]}…); {remedy}")

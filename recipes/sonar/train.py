@@ -21,7 +21,6 @@ are shared with other work set OMP_WAIT_POLICY=PASSIVE: waiting threads otherwis
 
 from __future__ import annotations
 
-import importlib.resources
 import itertools
 import json
 import os
@@ -52,6 +51,7 @@ from recipes.sonar.data import (
 from recipes.sonar.export import export, loaded, networks
 from recipes.sonar.recipe import Precision, SonarRecipe, TrainingBudget, continued
 from recipes.sonar.trainer import Trainer
+from stages.shipped import SAMPLE
 from stages.sonar.card import load_card
 from stages.sonar.tokenizer import SonarTokenizer
 
@@ -179,7 +179,7 @@ def main(
 
 def shipped_sample() -> list[CorpusSource]:
     """Return the sample corpus that is installed with the package."""
-    folder = Path(str(importlib.resources.files("conf") / "sample"))
+    folder = SAMPLE
     found = [CorpusSource(path) for path in sorted(folder.glob("*.jsonl.gz"))]
     if not found:
         raise ValueError(f"no sample corpus lies in {folder}; name a corpus with --corpus")

@@ -6,16 +6,15 @@ embeddings, the scaler and the codebooks come from the corpus.
 
 from __future__ import annotations
 
-import importlib.resources
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from stages.cards import Card, CardError, read_card, shipped
+from stages.shipped import FOLDER
 from stages.stage import Settings, meaning
 
 Kind = Literal["base", "one-tower", "two-tower", "quant-c", "quant-d", "token-lm"]
@@ -337,8 +336,7 @@ def shipped_lcm_cards() -> list[str]:
 
 def trained_lcms() -> dict[str, str]:
     """Return name → folder of the trained models that ship: `conf/lcm/NAME/`."""
-    found = Path(str(importlib.resources.files("conf") / "lcm"))
-    return {path.parent.name: str(path.parent) for path in sorted(found.glob("*/text.json"))}
+    return {path.parent.name: str(path.parent) for path in sorted((FOLDER / "lcm").glob("*/text.json"))}
 
 
 def load_lcm_card(name_or_path: str) -> LcmCard:

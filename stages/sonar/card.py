@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
-import importlib.resources
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,8 +29,9 @@ from pydantic import (
     model_validator,
 )
 
-from stages.cards import CardError, card_json, digest_of, why_invalid
+from stages.cards import CardError, card_json, digest_of, shipped, why_invalid
 from stages.fetch import FetchError, Report, UnavailableError, cache_path, checked_sha256, fetch, place_of, sha256_of
+from stages.shipped import how_to_get
 
 FileRole = Literal["encoder", "decoder", "tokenizer"]
 Layout = Literal["native", "fairseq2", "m2m100"]
@@ -163,7 +163,8 @@ class ModelCard(BaseModel):
             except FetchError as error:
                 raise CardError(f"card {self.name}: {error}") from error
         if not path.is_file():
-            raise CardError(f"card {self.name}: {role} file {path} is not there; correct files.{role}.path")
+            remedy = how_to_get(path) or f"correct files.{role}.path"
+            raise CardError(f"card {self.name}: {role} file {path} is not there; {remedy}")
         found = checked_sha256(path)
         if found != file.sha256:
             stated = f" ({file.bytes} bytes)" if file.bytes else ""
@@ -248,9 +249,7 @@ def nearest_languages(code: str, languages: Iterable[str]) -> tuple[str, ...]:
 
 def shipped_cards() -> dict[str, Path]:
     """Return name → card file, for every card that ships, except those of Large Concept Models (lcm-…)."""
-    folder = Path(str(importlib.resources.files("conf") / "models"))
-    cards = (path for path in folder.glob("*.yaml") if not path.stem.startswith("lcm-"))
-    return {path.stem: path for path in sorted(cards, key=lambda path: path.stem)}
+    return {name: path for name, path in shipped("models").items() if not name.startswith("lcm-")}
 
 
 @functools.cache
