@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _asked: list[int] = []  # signals
@@ -44,6 +44,20 @@ def is_asked_to_stop() -> bool:
 def _stop(number: int, frame: FrameType | None) -> None:
     _asked.append(number)
     raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def calls_when_asked(stop: Callable[[], None]) -> Iterator[None]:
+    """Surround what ends by itself soon after `stop()`: signals that ask this process to stop call that, and raise
+    nothing. For the main thread only.
+    """
+    signs = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    before = {sign: signal.signal(sign, lambda number, frame: stop()) for sign in signs}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 @contextlib.contextmanager

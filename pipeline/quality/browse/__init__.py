@@ -23,6 +23,7 @@ from rich.console import Console
 from pipeline.base.errors import ConfigError, CorpusError, visible
 from pipeline.base.extras import missing_extras
 from pipeline.base.formats import counted
+from pipeline.base.interrupts import calls_when_asked
 from pipeline.base.messages import print_plain
 from pipeline.corpus.reader import Corpus
 
@@ -70,7 +71,11 @@ def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> N
         index.check(index.identity, "cosine")
     token = secrets.token_urlsafe(TOKEN_BYTES)
     server = server_of(corpus, token, index)  # its imports take longer than a page
-    with contextlib.closing(listening(options.port)) as listener:
+
+    def end() -> None:  # the server looks at this once it listens, and ten times a second
+        server.should_exit = True
+
+    with contextlib.closing(listening(options.port)) as listener, calls_when_asked(end):
         port = listener.getsockname()[1]
         asking = f"?{urlencode({'where': options.where})}" if options.where is not None else ""
         address = f"http://{LOOPBACK}:{port}/{token}/{asking}"
@@ -87,8 +92,7 @@ def browse_corpus(console: Console, corpus: Corpus, options: BrowseOptions) -> N
             print_plain(console, line)
         if options.open_page and not webbrowser.open(address):
             console.print("No browser was found; open the address yourself.")
-        with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
-            server.run(sockets=[listener])
+        server.run(sockets=[listener])
 
 
 def listening(port: int) -> socket.socket:

@@ -23,12 +23,13 @@ from urllib.parse import urlencode
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError, MissingError
 from pipeline.corpus.part_reader import PartReader
 from pipeline.corpus.tombstones import create_tombstone
-from pipeline.quality.browse import listening, server_of
+from pipeline.quality.browse import BrowseOptions, browse_corpus, listening, server_of
 from pipeline.quality.browse.find import Finder, Question, Watch
 from pipeline.quality.browse.guard import HEADERS
 from pipeline.quality.browse.server import _Served
@@ -316,6 +317,32 @@ def test_it_listens_on_the_loopback_device_only(server: Served) -> None:
         f"0100007F:{server.port:04X}"
     }
     assert f":{server.port:04X} " not in Path("/proc/net/tcp6").read_text()
+
+
+class _Interrupting(io.StringIO):
+    """A terminal whose reader presses Ctrl-C as soon as a line is there."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__()
+        self._line = line
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self._line in text:
+            os.kill(os.getpid(), signal.SIGINT)
+        return written
+
+
+@pytest.mark.parametrize("line", ["http://127.0.0.1:", "Ctrl-C ends it."])
+def test_a_request_to_stop_that_comes_at_once_is_a_good_end(
+    hostile: Corpus, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with code 130, or with warnings of the server, which had not begun."""
+    before = signal.getsignal(signal.SIGINT)
+    terminal = _Interrupting(line)
+    browse_corpus(Console(file=terminal), hostile, BrowseOptions())
+    assert terminal.getvalue().endswith("Ctrl-C ends it.\n") and capfd.readouterr() == ("", "")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_what_cannot_be_browsed(tmp_path: Path, hostile: Corpus) -> None:
