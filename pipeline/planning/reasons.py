@@ -32,7 +32,8 @@ from pipeline.storage.store import Store
 NEW = "new"
 PURGED = "documents were purged"
 IDS = "other ids than before occur in earlier documents too"
-_OF_ALL = {"keep": "metadata columns in files", "keep_types": "types of metadata"}  # keys of recipes: what they are
+_TYPES = "types of metadata"
+_OF_ALL = {"keep": "metadata columns in files", "keep_types": _TYPES}  # keys of recipes: what they are
 
 
 @dataclass
@@ -103,11 +104,20 @@ def _changes(store: Store, recipe: str, now: Mapping[str, Any]) -> list[str]:
     before = saved_recipe(store, SEGMENT, recipe)
     if before is None:
         return ["recipe changed"]
-    if before.get("input", {}).get("keep") == now["input"].get("keep"):  # another input keeps something else
-        old, new = ({_OF_ALL.get(key, key): value for key, value in one.items()} for one in (before, now))
-    else:
-        old, new = ({key: value for key, value in one.items() if key not in _OF_ALL} for one in (before, now))
+    same = before.get("input", {}).get("keep") == now["input"].get("keep")  # another input keeps something else
+    old, new = ({_OF_ALL.get(key, key): value for key, value in one.items()} for one in (before, now))
+    if not same:
+        old, new = _without_own(old), _without_own(new)
     return difference(old, new) or ["recipe changed"]
+
+
+def _without_own(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe without what `input.keep` says itself: columns, and the types that it declares."""
+    own = recipe.get("input", {}).get("keep")
+    declared = own if isinstance(own, dict) else {}
+    types = {name: kind for name, kind in recipe.get(_TYPES, {}).items() if declared.get(name) != kind}
+    others = {key: value for key, value in recipe.items() if key not in _OF_ALL.values()}
+    return others | ({_TYPES: types} if types else {})
 
 
 def _of_data(last: Earlier, chunk: Chunk) -> list[str]:

@@ -63,6 +63,12 @@ def test_a_column_that_is_kept_is_one_reason(make_config: MakeConfig, tmp_path: 
         'input.keep: ["year"] → {"year": "int32", "site": "auto"}',
         'types of metadata: (none) → {"year": "int32"}',
     ]
+    of_both = ["input.0.keep=[year, site]", "input.1.keep={year: int32}"]  # the first is stale for two reasons
+    assert sorted(reasons(path, "segment", *of_both)) == [
+        'input.keep: ["year"] → ["year", "site"]',
+        'input.keep: ["year"] → {"year": "int32"}',
+        'types of metadata: (none) → {"year": "int32"}',
+    ]
 
 
 def test_text_that_stays_the_same_is_not_encoded_again(make_config: MakeConfig) -> None:
