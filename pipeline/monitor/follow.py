@@ -226,6 +226,8 @@ def _phase(phase: PhaseState, pace: float | None, coming: str) -> list[tuple[str
     )
     now = f"{number(pace)}/s now, " if pace is not None else ""
     left = f", {duration(phase.left)} left" if phase.left else ""
+    if phase.left is None and phase.seconds is not None and phase.chunks_done < phase.chunks:
+        left = ", time left not known yet"
     left += f"; {coming}" if coming and phase.claims and phase.done == phase.claims else ""
     rows.append((" ", f"{now}{number(phase.rate)} sentences/s over the phase, {took}{left}"))
     return rows

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from pipeline.coordination.leases import Leases
 from pipeline.coordination.lock import ask_to_stop, holder_info, set_holder, take_lock
 from pipeline.corpus.runs import newest_view
 from pipeline.corpus.states import read_state
-from pipeline.monitor.follow import pause_after, show_run
+from pipeline.monitor.follow import _phase, pause_after, show_run
 from pipeline.monitor.run_status import Cluster, RunWatcher
-from pipeline.run.phases import ShardResult
+from pipeline.run.phases import ShardResult, WorkerReport
 from pipeline.run.tasks import marks_of
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, sample_documents, write_jsonl
@@ -94,6 +95,33 @@ def test_a_scheduler_job_that_is_cancelled_while_its_array_works_is_told_at_once
     told = shown("CANCELLED by 0")
     assert told.count("it was cancelled by ") == 1 and ": its jobs are ending" in told
     assert "decides what comes next" not in told and "run the same command" not in told
+
+
+def test_the_time_left_is_said_to_be_unknown_until_a_shard_is_done(make_config: MakeConfig) -> None:
+    store, run, folder = order_phase(light(make_config))
+    lease = Leases(store, f"{folder}/claims", LEASE_SECONDS).take("00000", holder_info(worker="slurm-6_0"))
+    assert lease
+    watcher = held_by_jobs(store, run)
+
+    def told() -> str:
+        state = watcher.poll()
+        assert lease.beat() and state
+        (phase,) = state.phases
+        return "; ".join(text for _, text in _phase(phase, None, ""))
+
+    assert told().endswith("sentences/s over the phase, not begun")
+    since = datetime.now(UTC) - timedelta(seconds=5)
+    report = WorkerReport(
+        worker="slurm-6_0", host="n1", pid=1, since=since, beat=datetime.now(UTC), range="00000", range_since=since,
+        generation=lease.generation, parts=1, sentences=10,
+    )  # fmt: skip
+    store.write(f"{folder}/workers/slurm-6_0.json", report.model_dump_json().encode())
+    assert told().endswith(" s, time left not known yet")
+    done = ShardResult(
+        worker="slurm-6_0", chunks=1, parts=1, sentences=1, failures=[], fitted=[], seconds=5.0, ended=time.time()
+    )
+    store.create(f"{folder}/claims/00000.done", done.model_dump_json().encode())
+    assert told().endswith(" s left")
 
 
 def test_the_view_of_a_slow_store_is_polled_less_often_but_does_not_go_quiet() -> None:
