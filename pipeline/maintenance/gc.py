@@ -156,6 +156,9 @@ def show_garbage(console: Console, found: Garbage) -> None:
 def delete_garbage(console: Console, corpus: Corpus, found: Garbage, lease: Lease) -> None:
     """Delete the files, and print how many files and bytes that were.
 
+    Indexes are looked at again first: those that were begun and not completed may have been completed meanwhile, while
+    somebody was asked, since that needs no lock.
+
     Args:
         console: where the line is printed.
         corpus: the corpus.
@@ -165,8 +168,11 @@ def delete_garbage(console: Console, corpus: Corpus, found: Garbage, lease: Leas
     Raises:
         CorpusError: if another process has taken over the lock; nothing more is deleted then.
     """
-    gone = delete(corpus, found.by_folder, lambda: check_held(lease))
-    total = size(sum(found.bytes.values()))
+    paths = found.by_folder
+    if layout.INDEXES in paths:
+        paths[layout.INDEXES] = sorted(unusable(corpus).keys() & paths[layout.INDEXES])
+    total = size(sum(found.bytes[path] for some in paths.values() for path in some))
+    gone = delete(corpus, paths, lambda: check_held(lease))
     console.print(f"{counted(sum(gone.values()), 'file')} deleted, {total}", highlight=False)
 
 

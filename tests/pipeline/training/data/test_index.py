@@ -16,8 +16,9 @@ from rich.console import Console
 from pipeline import Corpus
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.select import SelectSettings
+from pipeline.coordination.lock import locked
 from pipeline.inputs.splits import SPLITS
-from pipeline.maintenance.gc import delete, garbage
+from pipeline.maintenance.gc import delete, delete_garbage, find_garbage, garbage
 from pipeline.select.command import SelectOptions
 from pipeline.storage import layout
 from pipeline.training.data.command import index_corpus
@@ -166,3 +167,22 @@ def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     runs.unlink()
     with pytest.raises(CorpusError, match=rf"{runs.name} is missing; delete train/index"):
         Sequences.of(found, "train")
+
+
+def test_an_index_that_is_completed_while_gc_asks_is_not_deleted(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, 4, part_sentences=100)
+    index = make_index(corpus, SelectSettings())
+    Path(corpus.url, layout.index_paths(index.digest)[0]).unlink()  # its process is killed before it writes this
+    half = list(Path(corpus.url, layout.INDEXES).iterdir())
+    left = Path(corpus.url, layout.index_row_ranges_path("1" * 32, "train", 0))
+    left.write_bytes(b"")
+    for path in (*half, left):
+        os.utime(path, (time.time() - 90_000,) * 2)
+    shown = io.StringIO()
+    with locked(corpus.store, "gc") as lease:
+        found = find_garbage(corpus)
+        assert len(found.why) == len(half) + 1
+        make_index(Corpus(corpus.url), SelectSettings())
+        delete_garbage(Console(file=shown), corpus, found, lease)
+    assert read_index(corpus, index.digest).about == index.about and all(path.exists() for path in half)
+    assert not left.exists() and shown.getvalue() == "1 file deleted, 0 B\n"
