@@ -112,9 +112,15 @@ def list_files(settings: InputSettings) -> list[InputFile]:
             "folders, and * any characters of a name: data/**/*.jsonl"
         )
     root, infos = with_retries("list input", lambda: _find(fs, path), service_of(fs, settings.path))
+    if "//" in path and path not in infos and not {"file", "http"}.intersection(_protocols(fs)):
+        raise InputError(
+            f"input {settings.input_name}: {settings.path} has two slashes in a row, which object stores take for a "
+            "folder without a name, and nothing is looked for in that; leave out one, or give the folder above it, all "
+            "of whose files are read"
+        )
     files = []
     for full, info in infos.items():
-        relative = full[len(root) :].lstrip("/")
+        relative = full[len(root) :].removeprefix("/")  # what follows may begin with / as well, on an object store
         if full == path or not any(part[:1] in (".", "_") for part in relative.split("/")):
             file = _file(settings, fs, full, relative, info, infos)
             files += [file] if file else []
@@ -276,7 +282,7 @@ def _find(fs: Any, path: str) -> tuple[str, dict[str, dict[str, Any]]]:
     local = isinstance(fs, _LocalFiles)
     one = fs.alone(path) if local else _file_at(fs, path)
     if one:  # first, so that a name with brackets is not a pattern
-        return posixpath.dirname(path), {path: one}
+        return path.rpartition("/")[0], {path: one}
     begin = _named_literally(path) if local else 0
     wildcard = min((path.index(sign, begin) for sign in "*?[" if sign in path[begin:]), default=-1)
     root = path.rstrip("/") if wildcard < 0 else path[:wildcard].rpartition("/")[0]

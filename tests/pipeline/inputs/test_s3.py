@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import fsspec
@@ -44,6 +45,22 @@ def test_reads_every_format_from_s3(bucket: str, tmp_path: Path) -> None:
     fs.pipe_file("corpus/in/a.jsonl", jsonl([{"text": "other"}] * 50))
     with pytest.raises(InputError, match=r"has changed since the run was planned"):
         list(read_documents(chunk, source, SplitSettings()))
+
+
+def test_keys_with_slashes_in_a_row_are_read_as_what_they_are(bucket: str) -> None:
+    """`in//a.jsonl` and `in/a.jsonl` are two objects, which had one name in the corpus; `s3://corpus//in` was taken for
+    `s3://corpus/in`.
+    """
+    keys = ["/in/a.jsonl", "in//a.jsonl", "in/a.jsonl", "in/sub//a.jsonl"]
+    for key in keys:
+        fsspec.filesystem("s3").call_s3("put_object", Bucket="corpus", Key=key, Body=jsonl([{"text": key}]))
+    assert [file.path for file in list_files(entry(f"{bucket}/in"))] == ["/a.jsonl", "a.jsonl", "sub//a.jsonl"]
+    assert texts(read_all(entry(bucket))) == keys and len({one.id for one in plan_chunks(entry(bucket))}) == len(keys)
+    assert [file.path for file in list_files(entry(f"{bucket}/in//a.jsonl"))] == ["a.jsonl"]
+    assert texts(read_all(entry(f"{bucket}/in//a.jsonl"))) == ["in//a.jsonl"]
+    for path in ("s3://corpus//in", "s3://corpus/in//*.jsonl"):
+        with pytest.raises(InputError, match=f"{re.escape(path)} has two slashes in a row, .* leave out one"):
+            list_files(entry(path))
 
 
 def test_a_missing_bucket_is_told_from_an_empty_folder(bucket: str) -> None:
