@@ -16,9 +16,8 @@ import typer
 from pipeline.base.errors import ConfigError, PipelineError
 from pipeline.base.extras import missing_package
 from pipeline.base.interrupts import end_at_once_when_asked, install_sigterm_handler
-from pipeline.base.messages import JsonLines
 from pipeline.commands import browse, compare, inspect, maintain, monitor, run, setup, train
-from pipeline.commands.options import Command, Group, LogFormat, LogLevel, Quiet, Verbose, err, out, with_messages
+from pipeline.commands.options import Command, Group, LogFormat, LogLevel, Quiet, Verbose, out, say_error, with_messages
 
 app = typer.Typer(
     cls=Group,
@@ -136,20 +135,20 @@ def main() -> None:
         message = missing_package(error)
         if message is None:
             raise
-        _say_error(message)
+        say_error(message)
         sys.exit(1)
     except (PipelineError, OSError, ValueError) as error:  # OSError: no permission, no space, a store without an answer
         from stages.cards import CardError  # imports pydantic, which the help should not wait for
 
         if isinstance(error, ValueError) and not isinstance(error, CardError):
             raise
-        _say_error(_said_of_output(error) or _said_of_working_directory(error) or str(error))
+        say_error(_said_of_output(error) or _said_of_working_directory(error) or str(error))
         sys.exit(2 if isinstance(error, ConfigError | CardError) else 1)
     except (MemoryError, RuntimeError) as error:
         lacks = _said_of_limits(error)
         if lacks is None:
             raise
-        _say_error(lacks)
+        say_error(lacks)
         sys.exit(1)
     finally:
         end_at_once_when_asked()
@@ -191,12 +190,6 @@ def _said_of_working_directory(error: Exception) -> str | None:
             "the working directory was deleted, and a path is relative to it; change to another one, or give full paths"
         )
     return None
-
-
-def _say_error(text: str) -> None:
-    if isinstance(err.file, JsonLines):
-        err.file.level = "error"
-    err.print(text, style="red", markup=False, highlight=False)
 
 
 if __name__ == "__main__":

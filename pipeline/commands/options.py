@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.abc
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,6 +157,25 @@ def without_pandas() -> None:
             sys.meta_path.remove(nowhere)
 
 
+def _set_form(form: str) -> None:
+    """Let consoles of standard error write text, or lines of JSON."""
+    if form == "json":
+        err.file, notes.file = JsonLines("warning"), JsonLines("info")
+    else:
+        for console in (err, notes):
+            console.file = None  # type: ignore[assignment]  # what sys.stderr is at that moment
+
+
+def _asked_form(arguments: Sequence[str]) -> str:
+    """Return the value of --log-format before the command line is parsed, or if it cannot be."""
+    form = os.environ.get("PIPELINE_LOG_FORMAT", "text")
+    for number, one in enumerate(arguments):
+        name, equals, value = one.partition("=")
+        if name == "--log-format":
+            form = value if equals else next(iter(arguments[number + 1 :]), form)
+    return form.lower()
+
+
 def _set_messages(verbose: int, quiet: bool, level: str | None, form: str | None, summary: bool) -> None:
     """Apply -v, -q, --log-level and --log-format.
 
@@ -164,11 +184,7 @@ def _set_messages(verbose: int, quiet: bool, level: str | None, form: str | None
     form = (form or "text").lower()
     if form not in FORMATS:
         raise ConfigError(f"--log-format {form}: give one of {', '.join(FORMATS)}")
-    if form == "json":
-        err.file, notes.file = JsonLines("warning"), JsonLines("info")
-    else:
-        for console in (err, notes):
-            console.file = None  # type: ignore[assignment]  # what sys.stderr is at that moment
+    _set_form(form)
     if quiet and verbose:
         raise ConfigError("-q asks for less and -v for more; leave out one of them")
     if level is not None and level.lower() not in LEVELS:
@@ -267,8 +283,33 @@ def _unabridged() -> Iterator[None]:
             end_without_reader()
 
 
+def say_error(text: str) -> None:
+    """Write an error on standard error, in the form that is asked for."""
+    if isinstance(err.file, JsonLines):
+        err.file.level = "error"
+    err.print(text, style="red", markup=False, highlight=False)
+
+
+def _say_wrong_usage(error: Any) -> None:
+    """Say why a command line means nothing. `error`: Click's, without a message where the help was shown instead."""
+    context = getattr(error, "ctx", None)
+    if message := error.format_message():
+        say_error(f"{message}\nTry '{context.command_path if context else 'pipeline'} --help' for help.")
+
+
 class Group(TyperGroup):
-    """The program itself, whose help cuts no word off."""
+    """The program itself, whose help cuts no word off, and which tells wrong usage in the form that is asked for."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the program with the arguments of this process."""
+        form = _asked_form(sys.argv[1:])
+        _set_form(form)
+        if form != "json":
+            return super().main(*arguments, **options)
+        from typer import rich_utils
+
+        with _replaced(rich_utils, rich_format_error=_say_wrong_usage):
+            return super().main(*arguments, **options)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""

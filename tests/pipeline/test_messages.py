@@ -76,6 +76,34 @@ def test_as_json_every_line_of_standard_error_is_an_object(
     assert pipeline("plan", path).stderr.startswith(str(path))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "--bogus"), "No such option: --bogus"),
+        (("rnu",), "Did you mean 'run'?"),
+        (("run",), "Missing argument 'CORPUS.YAML'."),
+        (("inspect", "runs/x", "--worst", "many"), "Invalid value for '--worst'"),
+        (("run", ""), "CORPUS.YAML is empty"),
+    ],
+)
+def test_wrong_usage_is_told_as_json_where_that_is_asked_for(
+    arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: str) -> str:
+        done = pipeline(*given)
+        assert done.returncode == 2 and words in done.stderr and not done.stdout, done
+        return done.stderr
+
+    for given in (("--log-format", "json", *arguments), (*arguments, "--log-format=JSON")):
+        (error,) = map(json.loads, refused(*given).splitlines())
+        assert error["level"] == "error" and words in error["message"]
+    monkeypatch.setenv("PIPELINE_LOG_FORMAT", "json")
+    json.loads(refused(*arguments))
+    assert pipeline().stderr == "" and "Start with" in pipeline().stdout
+    monkeypatch.delenv("PIPELINE_LOG_FORMAT")
+    assert not refused(*arguments).startswith("{")
+
+
 def test_a_traceback_and_signs_that_steer_terminals_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     set_log("info", "json")
     log = logging.getLogger("pipeline.somewhere")
