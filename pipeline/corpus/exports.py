@@ -2,9 +2,9 @@
 
 An export does not change with its corpus. Its record says from which view it was made, so that `purge` can name exports
 that hold purged documents, `gc` keeps the files that they were made from, and `status` and `plan` say which are older
-than the corpus. The place of an export is shown to people and never opened; of one on a local disk, `status` looks
-whether it is still there. An export to the place of an earlier one replaces it, because exports are written to empty
-folders only. Cost: one small file per export.
+than the corpus. The place of an export is shown to people; of one on a local disk, `status` looks whether its files are
+still there, and as large as they were. An export to the place of an earlier one replaces it, because exports are
+written to empty folders only. Cost: one small file per export.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.corpus.fingerprint import column_digest, fingerprint
 from pipeline.corpus.runs import newest_folder
 from pipeline.corpus.view import View
 from pipeline.storage import layout
-from pipeline.storage.records import Record, read_json, sealed
+from pipeline.storage.records import Record, parse_json, read_json, sealed
 from pipeline.storage.remote import is_remote, without_credentials
 from pipeline.storage.store import Store, named
 
@@ -157,16 +157,51 @@ def exports_of(store: Store) -> Exports:
 
 def is_gone(store: Store, record: ExportRecord) -> bool:
     """Return whether an export that was written to a local disk is not there. Other stores are not asked."""
-    remote = record.place.startswith("../") and "://" in store.url
-    if remote or "://" in record.place:
+    folder = _local_folder(store, record)
+    if folder is None:
         return False
     try:
-        Path(os.path.realpath(store.url), record.place, FINISHED).stat()
+        (folder / FINISHED).stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:  # nobody may look
         return False
     return False
+
+
+def changed_files(store: Store, record: ExportRecord) -> list[str]:
+    """Return the files of an export on a local disk that are missing, or have another size than `export.json` says;
+    that itself if it is damaged. Other stores are not asked, and exports of earlier versions do not say. Cost: a look
+    at each file's size.
+    """
+    folder = _local_folder(store, record)
+    if folder is None:
+        return []
+    try:
+        files = parse_json((folder / FINISHED).read_bytes(), dict[str, Any], FINISHED, "").get("files")
+    except OSError:  # it is gone, or nobody may look
+        return []
+    except DamagedError:
+        return [FINISHED]
+    if not isinstance(files, dict):
+        return []
+    return sorted(name for name, about in files.items() if _size(folder / name) not in (about["bytes"], None))
+
+
+def _size(path: Path) -> int | None:
+    """Return the size of a file, −1 if there is none; None if nobody may look."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except OSError:
+        return None
+
+
+def _local_folder(store: Store, record: ExportRecord) -> Path | None:
+    """Return the folder of an export; None if it is not on a disk of this machine."""
+    remote = record.place.startswith("../") and "://" in store.url
+    return None if remote or "://" in record.place else Path(os.path.realpath(store.url), record.place)
 
 
 def record_paths(store: Store) -> list[str]:

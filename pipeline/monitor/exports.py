@@ -9,17 +9,18 @@ from rich.text import Text
 
 from pipeline.base.errors import CorpusError
 from pipeline.base.formats import counted, last_few, plain
-from pipeline.corpus.exports import FINISHED, exports_of, is_gone, view_digest
+from pipeline.corpus.exports import FINISHED, changed_files, exports_of, is_gone, view_digest
 from pipeline.corpus.reader import Corpus
 from pipeline.corpus.tombstones import FOLDER as TOMBSTONES
 from pipeline.corpus.tombstones import purged_from
+from pipeline.storage.export_target import first_of
 
 
 @dataclass(frozen=True)
 class ExportState:
     """The state of an export. `older`: the corpus has changed since; `purged`: it holds documents that were purged
-    since; `gone`: it is not where it was written, on a local disk; `damaged`: what is wrong with its record; then
-    nothing else is known.
+    since; `gone`: it is not where it was written, on a local disk; `changed`: its files there that are missing or have
+    another size; `damaged`: what is wrong with its record; then nothing else is known.
     """
 
     place: str
@@ -30,6 +31,7 @@ class ExportState:
     purged: bool
     gone: bool
     damaged: str | None = None
+    changed: tuple[str, ...] = ()
 
 
 def export_states(corpus: Corpus) -> list[ExportState]:
@@ -48,7 +50,7 @@ def export_states(corpus: Corpus) -> list[ExportState]:
     found = [
         ExportState(
             one.place, one.format, one.made, one.sentences, older=(one.view, one.rows) != now,
-            purged=one.name in purged, gone=is_gone(corpus.store, one),
+            purged=one.name in purged, gone=is_gone(corpus.store, one), changed=tuple(changed_files(corpus.store, one)),
         )
         for one in exports.records
     ]  # fmt: skip
@@ -66,7 +68,7 @@ def show_exports(console: Console, corpus: Corpus) -> bool:
             console.print(Text(one.damaged, style="red"), soft_wrap=True)
             continue
         line = f"export {one.place} ({one.format}, {one.made[:10]}): {counted(one.sentences, 'sentence')}, {_said(one)}"
-        style = "yellow" if not one.gone and (one.older or one.purged) else ""
+        style = "yellow" if not one.gone and (one.older or one.purged or one.changed) else ""
         console.print(Text(plain(line, 500), style=style), soft_wrap=True)
     if more:
         console.print(more, markup=False, highlight=False)
@@ -79,4 +81,7 @@ def _said(one: ExportState) -> str:
         return f"gone: this machine finds no {FINISHED} there{copies}"
     if one.purged:
         return "holds documents that were purged since: delete it, and export again"
+    if one.changed:
+        files = f"{counted(len(one.changed), 'file')} of it changed or went away ({first_of([*one.changed])})"
+        return f"{files}: delete it, and export again"
     return "the corpus has changed since: pipeline export makes another" if one.older else "up to date"

@@ -16,6 +16,7 @@ from rich.console import Console
 import pipeline.export as exporting
 from pipeline import Corpus
 from pipeline.base.errors import CorpusError, MissingError
+from pipeline.base.formats import counted
 from pipeline.corpus.exports import exports_of, read_export, record_export
 from pipeline.corpus.tombstones import create_tombstone
 from pipeline.export import ExportOptions, export_corpus
@@ -109,6 +110,22 @@ def test_purge_names_it_and_status_and_plan_until_it_is_made_again(place: Path, 
     sorted((place / "out/tombstones").glob("*.parquet"))[0].write_bytes(b"")
     told = [one["damaged"] for one in states(place)]
     assert told[:-1] == [None, None] and "tombstones/" in told[-1], told
+
+
+def test_files_of_an_export_that_were_lost_or_cut_off_are_told(place: Path) -> None:
+    export(place, place / "beside")
+    assert states(place)[0]["changed"] == [] and "up to date" in said(pipeline("status", place / "out"))
+    files = sorted((place / "beside/data").rglob("*.parquet"))
+    files[0].write_bytes(files[0].read_bytes()[:100])
+    cut = files[0].relative_to(place / "beside").as_posix()
+    assert states(place)[0]["changed"] == [cut]
+    for file in files[1:]:
+        file.unlink()
+    shown = " ".join(said(pipeline("status", place / "out")).split())
+    told = f"{counted(len(files), 'file')} of it changed or went away ({cut}"
+    assert told in shown and "delete it, and export again" in shown and "up to date" not in shown, shown
+    (place / "beside/export.json").write_text("{")
+    assert states(place)[0]["changed"] == ["export.json"]
 
 
 def test_of_many_exports_the_newest_are_shown(place: Path, tmp_path: Path) -> None:
