@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pipeline.corpus.view import View
 from pipeline.storage import layout
 from pipeline.storage.records import Record, parse_json, read_json, sealed
 from pipeline.storage.remote import is_remote, without_credentials
-from pipeline.storage.store import Store, named
+from pipeline.storage.store import Store, leaves, named
 
 FOLDER = "exports"
 FINISHED = "export.json"  # in the folder of a finished export
@@ -178,14 +178,24 @@ def changed_files(store: Store, record: ExportRecord) -> list[str]:
     if folder is None:
         return []
     try:
-        files = parse_json((folder / FINISHED).read_bytes(), dict[str, Any], FINISHED, "").get("files")
+        files = parse_json((folder / FINISHED).read_bytes(), _Finished, FINISHED, "").files
     except OSError:  # it is gone, or nobody may look
         return []
     except DamagedError:
         return [FINISHED]
-    if not isinstance(files, dict):
-        return []
-    return sorted(name for name, about in files.items() if _size(folder / name) not in (about["bytes"], None))
+    return sorted(name for name, one in files.items() if leaves(name) or _size(folder / name) not in (one.bytes, None))
+
+
+@dataclass(frozen=True)
+class _Sized:
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """What `export.json` says of its files; earlier versions say nothing."""
+
+    files: dict[str, _Sized] = field(default_factory=dict)
 
 
 def _size(path: Path) -> int | None:

@@ -124,8 +124,12 @@ def test_files_of_an_export_that_were_lost_or_cut_off_are_told(place: Path) -> N
     shown = " ".join(said(pipeline("status", place / "out")).split())
     told = f"{counted(len(files), 'file')} of it changed or went away ({cut}"
     assert told in shown and "delete it, and export again" in shown and "up to date" not in shown, shown
-    (place / "beside/export.json").write_text("{")
-    assert states(place)[0]["changed"] == ["export.json"]
+    (place / "out.parquet").touch()  # its size is nobody's business
+    (place / "beside/export.json").write_text('{"files": {"../out.parquet": {"bytes": 0}}}')
+    assert states(place)[0]["changed"] == ["../out.parquet"]
+    for damaged in ("{", '{"files": {"a": 3}}', '{"files": []}'):
+        (place / "beside/export.json").write_text(damaged)
+        assert states(place)[0]["changed"] == ["export.json"]
 
 
 def test_of_many_exports_the_newest_are_shown(place: Path, tmp_path: Path) -> None:
