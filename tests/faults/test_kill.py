@@ -40,7 +40,7 @@ def kill_after(run: Callable[[], Process], folder: Path, new_files: int, delay: 
     return killed
 
 
-@pytest.mark.parametrize(("launcher", "kills"), [("inline", KILLS), ("local", KILLS)])
+@pytest.mark.parametrize(("launcher", "kills"), [("inline", KILLS), ("local", KILLS if EVERY else 2)])
 def test_killed_and_resumed(make_config: MakeConfig, tmp_path: Path, launcher: str, kills: int) -> None:
     if kills > USUAL:  # enough work that none of them comes too late
         documents = [one for name in ("eng", "deu") for one in sample_documents(f"libreoffice-{name}", kills // 2)]

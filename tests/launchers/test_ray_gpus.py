@@ -92,7 +92,7 @@ def made_up_gpus(gpus: int, cpus: int) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_each_gpu_has_one_visitor_beside_its_segmenters(tmp_path: Path) -> None:
-    gpus = 3
+    gpus = 2
     left = todo(range(8 * gpus), range(900, 950))
     make = partial(IdleSegmenter, tmp_path), partial(PatientVisitor, tmp_path, gpus)
     with made_up_gpus(gpus, cpus=gpus):
