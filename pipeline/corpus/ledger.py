@@ -252,6 +252,22 @@ class Ledgers:
             start = end
         return found
 
+    def having(self, head: str) -> npt.NDArray[np.bool_]:
+        """Return which rows have a counter whose key begins with this, from the keys alone."""
+        found = np.zeros(len(self), np.bool_)
+        start = 0
+        for path, end in zip(self.files, self._ends.tolist(), strict=True):
+            with _opened(self._store, path, [_KEYS]) as file:
+                for number in range(file.num_row_groups):
+                    keys = file.read_row_group(number, columns=[_KEYS])["keys"].combine_chunks()
+                    names = keys.flatten()
+                    wanted = np.asarray([name.startswith(head) for name in names.dictionary.to_pylist()], np.bool_)
+                    of_row = np.repeat(np.arange(start, start + len(keys)), keys.value_lengths().to_numpy())
+                    found[of_row[wanted[names.indices.to_numpy()]]] = True
+                    start += len(keys)
+            start = end
+        return found
+
     def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the file and all columns of every wanted row, with one row group in memory."""
         start = 0

@@ -48,7 +48,9 @@ def quarantined_records(corpus: Corpus, wanted: dict[str, int], most: int) -> di
     found: dict[str, list[QuarantinedRecord]] = {reason: [] for reason in wanted}
     if not wanted:
         return found
-    for state in sorted(corpus.chunks, key=lambda state: (state.chunk.input, state.chunk.path, state.chunk.start)):
+    for state in sorted(
+        corpus.chunks.quarantined(), key=lambda state: (state.chunk.input, state.chunk.path, state.chunk.start)
+    ):
         if state.receipt and any(len(found[reason]) < most for reason in wanted.keys() & state.receipt.quarantined):
             for one in _listed(corpus, state):
                 if one.reason in found and len(found[one.reason]) < most:

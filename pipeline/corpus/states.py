@@ -144,10 +144,14 @@ class ChunkState:
 
 @dataclass(frozen=True)
 class _Unfolded:
-    """A segmented chunk that is in no ledger; `opened` is None if its receipts are read again on access."""
+    """A segmented chunk that is in no ledger; `opened` is None if its receipts are read again on access.
+
+    `quarantined`: whether records of it are in quarantine.
+    """
 
     counts: tuple[Sequence[int], int]
     gaps: tuple[Gap, ...]
+    quarantined: bool
     opened: Opened | None
 
     @property
@@ -236,7 +240,9 @@ class States(Sequence[ChunkState]):
         numbers = [layout.part_number(part.ref.part) for part in parts]
         found = zip(numbers, parts, strict=True)
         gaps = tuple(Gap(at, part.missing, part.rows) for at, part in found if part.missing)
-        self.unfolded[number] = _Unfolded((numbers, receipt.sentences), gaps, opened if kept else None)
+        self.unfolded[number] = _Unfolded(
+            (numbers, receipt.sentences), gaps, bool(receipt.quarantined), opened if kept else None
+        )
         self._columns.update(frozenset().union(*(one.columns for one in part.receipts.values())) for part in parts)
 
     @property
@@ -314,6 +320,16 @@ class States(Sequence[ChunkState]):
                 f"{self.store.url}: the receipts of chunk {chunk.id} were deleted while they were read; run again"
             )
         return opened
+
+    def quarantined(self) -> Iterator[ChunkState]:
+        """Yield the segmented chunks of which records are in quarantine, in order, without reading other receipts."""
+        mask = self.rows >= 0
+        try:
+            mask[mask] = self.ledgers.having(f"{CHUNK}/quarantined/")[self.rows[mask]]
+        except LedgerGoneError:  # compacted since
+            return (one for one in self if one.receipt and one.receipt.quarantined)
+        mask[[number for number, one in self.unfolded.items() if one.quarantined]] = True
+        return (self[number] for number in np.flatnonzero(mask).tolist())
 
     def result_of(self, number: int) -> tuple[object, ...] | None:
         """Return what is equal for chunks with equal receipts, of states that share a reading; None if none tells."""

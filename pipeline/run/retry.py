@@ -4,8 +4,8 @@ Receipts are never changed, so those of such chunks and of the segmentation of t
 the rest: parts that come out the same are recognised by the digests of their columns and keep their embeddings and
 scores, others get new ones. The chunk's receipt is deleted last: a retry that was interrupted is continued where it
 stopped. What was compared over the whole corpus (ids, duplicates) is deleted before them, and is compared again: the
-fingerprint of a chunk does not tell that a retry brought another document in. Cost: that of a plan, of segmenting those
-chunks, and of these comparisons.
+fingerprint of a chunk does not tell that a retry brought another document in. Cost: that of three plans, of segmenting
+those chunks, and of these comparisons; memory holds the receipts of those chunks alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from pipeline.base.errors import ConfigError, DamagedError
 from pipeline.base.formats import Figures, counted, number
-from pipeline.base.parallel import in_parallel
+from pipeline.base.parallel import in_parallel, prefetch
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.lock import locked
 from pipeline.corpus.ledger import forget
@@ -29,7 +29,7 @@ from pipeline.corpus.reader import Corpus
 from pipeline.corpus.receipts import ChunkReceipt, read_chunk_receipt
 from pipeline.corpus.recipes import SEGMENT
 from pipeline.corpus.runs import check_corpus
-from pipeline.corpus.states import ChunkState
+from pipeline.corpus.states import ChunkState, States
 from pipeline.planning.plan import make_plan
 from pipeline.planning.removal import view_change
 from pipeline.run.compare_ids import forget_ids
@@ -60,12 +60,12 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         change = view_change(store, plan.view)
         if change and change.needs_consent:
             raise ConfigError(change.refusal("first run pipeline run with --accept-removal, then retry"))
-        receipts = _receipts(store, plan.chunks)
-        before, open_now = _reasons(_receipts(store, Corpus(config.output).chunks)), _reasons(receipts)
+        receipts = quarantined_receipts(store, plan.chunks)
+        before, open_now = _reasons(quarantined_receipts(store, Corpus(config.output).chunks)), _reasons(receipts)
         check_reason(reason, open_now)
         again = [one for one in receipts if (reason in one.quarantined if reason is not None else one.quarantined)]
         chunks = {one.chunk for one in again}
-        forget_ids(store, plan.config, [one.chunk for one in plan.chunks if one.chunk.id in chunks])
+        forget_ids(store, plan.config, [one.chunk for one in plan.chunks if one.chunk.id in chunks] if chunks else [])
         wide = _corpus_wide(store) if again else []
         forget(store, chunks | {layout.part_owner(layout.data_owner(path)[0]) for path in wide})
         in_parallel(store.delete, wide)
@@ -80,27 +80,27 @@ def retry(console: Console, config: RunConfig, reason: str | None, options: RunO
         run(console, config, options, backend)
     finally:
         if backend.submit is None:
-            _show(console, before, _reasons(_receipts(store, make_plan(config).chunks)))
+            _show(console, before, _reasons(quarantined_receipts(store, make_plan(config).chunks)))
 
 
-def _receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
-    """Return the receipts of all chunks that have one, even if receipts of their parts are gone already.
+def quarantined_receipts(store: Store, chunks: Sequence[ChunkState]) -> list[ChunkReceipt]:
+    """Return the receipts of all chunks with quarantined records, even if receipts of their parts are gone already.
 
     For a chunk that is to be segmented again because documents were purged, this is its previous receipt.
     """
-    found = [one.receipt for one in chunks if one.receipt]
-    left = {one.chunk.id: one for one in chunks if not one.receipt}
+    assert isinstance(chunks, States)  # those of a whole corpus
+    found = [one.receipt for one in chunks.quarantined() if one.receipt]
+    left = {one for (some,) in chunks.unsegmented().columns("id") for one in some}
     paths = [path for path in store.find("chunks") if layout.data_owner(path)[0] in left] if left else []
-    newest: dict[str, ChunkReceipt] = {}
-    for receipt in in_parallel(lambda path: read_chunk_receipt(store, path), paths):
-        chunk = left[receipt.chunk]
-        same = (receipt.stamp, receipt.take) == (chunk.chunk.stamp, chunk.chunk.take)
-        before = newest.get(receipt.chunk)
-        if receipt.fingerprint == chunk.fingerprint or (
-            same and (not before or (before.fingerprint != chunk.fingerprint and before.created < receipt.created))
-        ):
-            newest[receipt.chunk] = receipt
-    return found + list(newest.values())
+    newest: dict[str, tuple[tuple[bool, float], ChunkReceipt | None]] = {}
+    for receipt in prefetch(lambda path: read_chunk_receipt(store, path), paths):
+        chunk = chunks[chunks.by_id[receipt.chunk]]
+        present = receipt.fingerprint == chunk.fingerprint
+        if present or (receipt.stamp, receipt.take) == (chunk.chunk.stamp, chunk.chunk.take):
+            rank = (present, receipt.created)
+            if receipt.chunk not in newest or newest[receipt.chunk][0] < rank:
+                newest[receipt.chunk] = rank, receipt if receipt.quarantined else None
+    return found + [receipt for _, receipt in newest.values() if receipt]
 
 
 def _corpus_wide(store: Store) -> list[str]:

@@ -17,10 +17,11 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
 from pipeline.corpus.accounting import compute_accounting
+from pipeline.corpus.ledger import Ledgers
 from pipeline.maintenance.verify import check
 from pipeline.planning.plan import make_plan
 from pipeline.run.options import RunOptions
-from pipeline.run.retry import retry
+from pipeline.run.retry import quarantined_receipts, retry
 from pipeline.run.run import Backend
 from pipeline.storage.store import Store
 from tests.conftest import MakeConfig, data_digests, sample_documents
@@ -93,6 +94,25 @@ def test_what_can_be_used_now_comes_in_and_the_rest_stays(make_config: MakeConfi
 
     run(path, f"output={tmp_path / 'fresh'}")  # it is as if the mistake had never been
     assert data_digests(tmp_path / "fresh") == after
+
+
+def test_receipts_of_chunks_without_quarantine_are_not_read(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, those of all chunks and parts were read, and held, three times."""
+    write_input(tmp_path / "in")
+    path = make_config(autobleu=None, encode=None)
+    run(path)
+    read, detail = list[int](), Ledgers.detail
+    monkeypatch.setattr(Ledgers, "detail", lambda ledgers, row: (read.append(row), detail(ledgers, row))[1])
+    chunks = make_plan(load_config(path)).chunks
+    assert all(one.folded for one in chunks) and len(chunks) == 3
+    found = quarantined_receipts(Store(str(tmp_path / "out")), chunks)
+    assert sorted(one.source for one in found) == ["broken.jsonl", "mended.jsonl"] and len(read) == 2
+    for ledger in (tmp_path / "out/ledger").iterdir():
+        ledger.unlink()  # receipts are read where ledgers were compacted meanwhile, or are not written yet
+    assert quarantined_receipts(Store(str(tmp_path / "out")), chunks) == found
+    assert quarantined_receipts(Store(str(tmp_path / "out")), make_plan(load_config(path)).chunks) == found
 
 
 def test_one_reason_only_and_after_it_was_cut_off(make_config: MakeConfig, tmp_path: Path) -> None:
