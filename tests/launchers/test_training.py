@@ -25,7 +25,6 @@ from rich.console import Console
 from launchers.dispatch import slurm_cluster, train
 from launchers.restart import FRUITLESS, RestartPolicy
 from launchers.slurm import jobs, training
-from launchers.slurm.sbatch import WARNING
 from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
@@ -315,29 +314,8 @@ def test_what_is_saved_at_the_time_limit_itself_is_gone_on_with(
 
 def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:
     job = submitted("long", "launcher.time=2", "train.steps=1000000")
-    until(lambda: re.search(r"^step \d+ of", job.log, re.MULTILINE))
-    workers = processes_of("pipeline.training.worker", job.run)
-
-    def send(sign: signal.Signals) -> None:
-        for process in workers:
-            with contextlib.suppress(ProcessLookupError):  # srun has some that end
-                os.kill(process, sign)
-
-    send(signal.SIGSTOP)  # or they would compute for nothing until they are warned
-    until(lambda: any(map(is_warned, workers)))
-    send(signal.SIGCONT)
     until(lambda: "queued again" in job.log)
     assert job.standing().steps
-
-
-def is_warned(halted: int) -> bool:
-    """Whether SLURM's warning waits for a process that stands still."""
-    try:
-        status = Path(f"/proc/{halted}/status").read_text()
-    except OSError:  # it has ended
-        return False
-    waiting = re.search(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)
-    return waiting is not None and bool(int(waiting[1], 16) >> (WARNING - 1) & 1)
 
 
 def test_a_process_that_gives_up_says_why_and_is_not_started_again(submitted: Callable[..., Job]) -> None:
