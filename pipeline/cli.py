@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -129,6 +129,18 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it searches all installed packages for some
     if COMPLETING in os.environ:
         os.environ["COLUMNS"] = "1000"  # or descriptions are wrapped, and fish offers each line's first word
+    code = 1  # of an error that nobody expected
+    try:
+        _call()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    finally:
+        end_at_once_when_asked(code)
+
+
+def _call() -> NoReturn:
+    """Run the command line, and end with its exit code."""
     try:
         result: Any = app(standalone_mode=True)
     except ModuleNotFoundError as error:
@@ -150,8 +162,6 @@ def main() -> None:
             raise
         say_error(lacks)
         sys.exit(1)
-    finally:
-        end_at_once_when_asked()
     sys.exit(result or 0)
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+TOGETHER_SECONDS = 1.0  # signals of this time are one request: a terminal and a wrapper both pass theirs on
 _asked: list[int] = []  # signals
+_raised = [-math.inf]  # when the last request ended what was done
 
 
 class StoppedWithProgress(KeyboardInterrupt):
@@ -18,22 +23,26 @@ class StoppedWithProgress(KeyboardInterrupt):
 def install_sigterm_handler() -> None:
     """Install the handlers in the main thread; call this again after `ray.init`, which installs handlers of its own.
 
-    Outside of the main thread, where signals never arrive, this does nothing.
+    Signals that come together with the first one raise nothing, so that what it ends is ended properly; that holds for
+    Ctrl-C as well. Outside of the main thread, where signals never arrive, this does nothing.
     """
     if threading.current_thread() is threading.main_thread():
+        _raised[0] = -math.inf
         signal.signal(signal.SIGTERM, _stop)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored in the background of a script
+            signal.signal(signal.SIGINT, _interrupt)
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
             signal.signal(signal.SIGHUP, _stop)
 
 
-def end_at_once_when_asked() -> None:
-    """Let signals that ask this process to stop end it from now on without a word: its command has said all, and what
-    Python does at its own end would be interrupted with a traceback.
+def end_at_once_when_asked(code: int) -> None:
+    """Let signals that ask this process to stop end it from now on without a word, with its exit code: its command has
+    said all, and what Python does at its own end would be interrupted with a traceback.
     """
     if threading.current_thread() is threading.main_thread():
         for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(sign) is not signal.SIG_IGN:
-                signal.signal(sign, signal.SIG_DFL)
+                signal.signal(sign, lambda number, frame: os._exit(code))
 
 
 def is_asked_to_stop() -> bool:
@@ -43,7 +52,13 @@ def is_asked_to_stop() -> bool:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     _asked.append(number)
-    raise KeyboardInterrupt
+    _interrupt(number, frame)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if (now := time.monotonic()) - _raised[0] > TOGETHER_SECONDS:
+        _raised[0] = now
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

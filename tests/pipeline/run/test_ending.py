@@ -34,6 +34,21 @@ def before(patch: pytest.MonkeyPatch, name: str, do: Callable[[], None]) -> None
     patch.setattr(name, both)
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_does_not_keep_a_run_from_being_closed(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: signal.Signals
+) -> None:
+    """The record of the run was not closed, so that it was taken for one that was killed."""
+    path = make_config(autobleu=None)
+    with monkeypatch.context() as patch:
+        before(patch, ACCOUNTING, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        before(patch, "pipeline.run.run.close_unfinished", lambda: os.kill(os.getpid(), second))
+        ended = pipeline("run", path)
+    assert ended.returncode == 130 and said(ended).count("Interrupted. Finished work is kept") == 1, said(ended)
+    state = said(pipeline("status", tmp_path / "out"))
+    assert "was stopped before its end; run the same command again" in state, state
+
+
 @pytest.mark.parametrize("moment", [ACCOUNTING, REPORT])
 @pytest.mark.parametrize("left", [True, False])
 def test_interrupted_after_its_last_part(
