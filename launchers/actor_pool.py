@@ -7,8 +7,9 @@ descriptors and events go through Ray.
 An actor that dies is started again wherever there is room, and is given nothing until it answers; what it had in flight
 is given out again, to others. Marks say in what it died (`pipeline/run/tasks.py`), so a part that kills its actors is
 set aside. An actor that cannot begin, or dies again and again, is replaced. On a cluster, nodes that join get actors
-within seconds; if they are the first with GPUs, all actors end what they have, and begin again there. Segmenters are as
-many as visitors need by what was measured or assumed of both; while visitors wait for parts, more are started.
+within seconds; if they are the first with GPUs, all actors end what they have, and begin again there. A cluster that
+adds nodes by itself is asked for the room of one more visitor while parts wait. Segmenters are as many as visitors need
+by what was measured or assumed of both; while visitors wait for parts, more are started.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchers.actors import SegmentActor, Segmenting, VisitActor, Visiting
-from launchers.pools import GpuBundles, Node, Pools, pools
+from launchers.pools import GpuBundles, MoreRoom, Node, Pools, pools
 from launchers.ray_metrics import measured
 from launchers.work import Todo, Work, work_of
 from pipeline.base.errors import CorpusError
@@ -158,6 +159,7 @@ class ActorPool:
         self.segmenters, self.visitors = _Crew(), _Crew()
         self._found: Pools | None = None
         self._bundles: GpuBundles | None = None
+        self._more = MoreRoom()
         self._came: queue.SimpleQueue[tuple[_Crew | None, _Member | None, Any, Future[Any]]] = queue.SimpleQueue()
         self._in_flight = self._folding = self._folded = 0
         self._tries: Counter[str] = Counter()
@@ -196,6 +198,7 @@ class ActorPool:
             ray.kill(member.actor)
         if self._bundles:
             self._bundles.remove()
+        self._more.give_up()
         self._found = self._bundles = None
         self.segmenters, self.visitors = _Crew(), _Crew()
         self._in_flight = self._folding = self._news = 0
@@ -203,9 +206,12 @@ class ActorPool:
         self._came = queue.SimpleQueue()
 
     def _flow(self, todo: Todo, folder: str) -> Iterator[Event]:
-        looked = heard = time.monotonic()
+        looked, heard, asks = time.monotonic(), time.monotonic(), False
         while True:
             self._hand_out(todo, folder)
+            if asks:  # only now, or visitors would seem free that have just brought work back
+                self._ask_for_room(todo)
+                asks = False
             waits_for_folds = self._folding and time.monotonic() - heard < FOLD_SECONDS
             if not self._in_flight and not waits_for_folds and todo.is_empty:
                 return
@@ -221,7 +227,7 @@ class ActorPool:
                 yield from self._taken(todo, folder, *came)
             if time.monotonic() - looked >= LOOK_SECONDS:
                 self._add_actors(todo)
-                looked = time.monotonic()
+                looked, asks = time.monotonic(), True
 
     def _hand_out(self, todo: Todo, folder: str) -> None:
         """Give all there is to actors that have room for it, unless they are about to end."""
@@ -374,6 +380,7 @@ class ActorPool:
         if self._changes:
             return
         while work.visit and self.visitors.lacks(min(now.visitors, todo.parts_about)):
+            self._more.give_up()
             self._add_visitor(work.visit, found)
         segmenters = min(self._segmenters(now, todo), todo.chunks)
         while self.segmenters.lacks(segmenters):
@@ -382,6 +389,18 @@ class ActorPool:
             silent, crew.silent = crew.silent, {}
             for member in silent:
                 self._ask(crew, member)
+
+    def _ask_for_room(self, todo: Todo) -> None:
+        """Ask an autoscaling cluster for the room of one more visitor while parts wait for the visitors that there are.
+
+        Not before all that there is room for are at work, or it could take the place of one.
+        """
+        found, there = self._found, self.visitors.members
+        at_work = all(map(self.visitors.is_ready, there)) and not todo.is_empty
+        if self._settings.kind != "ray" or not found or not at_work or len(there) >= todo.parts_about:
+            self._more.give_up()
+        elif self.visitors.free() is None and not todo.lacks_parts:
+            self._more.ask(len(nodes_of_ray()), found)
 
     def _add_visitor(self, make: Callable[[str], Visiting], found: Pools) -> None:
         options = RESTARTED | {"num_cpus": found.visitor_cpus, "num_gpus": found.visitor_gpus}

@@ -176,3 +176,38 @@ class GpuBundles:
         while len(self._groups) <= number:
             self._groups.append(placement_group([{"GPU": 1, "CPU": cpus}]))
         return PlacementGroupSchedulingStrategy(self._groups[number], placement_group_bundle_index=0)
+
+
+class MoreRoom:
+    """The room of one more visitor, as a placement group that waits: an autoscaling cluster adds a node for it.
+
+    Nothing runs in it. It is given up as soon as actors are added, and ends with the process that asked for it.
+    """
+
+    def __init__(self) -> None:
+        self._group: PlacementGroup | None = None
+        self._in_vain = 0  # nodes of a cluster that had the room without another visitor
+
+    def ask(self, nodes: int, found: Pools) -> None:
+        """Ask once. If the room is there, but no visitor was added, ask again only when the cluster has other nodes.
+
+        Args:
+            nodes: how many the cluster has.
+            found: what a visitor takes.
+        """
+        from ray.util.placement_group import placement_group
+
+        if self._group and self._group.wait(0):
+            self.give_up()
+            self._in_vain = nodes
+        elif not self._group and nodes != self._in_vain:
+            cpus = found.visitor_cpus + found.segmenters_per_gpu * found.segmenter_cpus
+            self._group = placement_group([{"CPU": cpus, **({"GPU": 1} if found.visitor_gpus else {})}])
+
+    def give_up(self) -> None:
+        """Ask no longer."""
+        from ray.util.placement_group import remove_placement_group
+
+        if self._group:
+            remove_placement_group(self._group)
+            self._group = None

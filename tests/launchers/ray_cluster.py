@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -38,9 +39,12 @@ class Node:
 
 
 class Cluster:
-    """Nodes as process groups of their own, so that a whole node can be killed."""
+    """Nodes as process groups of their own, so that a whole node can be killed.
 
-    def __init__(self, folder: str) -> None:
+    `more`: how many nodes Ray's autoscaler may add, which belong to the process group of the first.
+    """
+
+    def __init__(self, folder: str, more: int = 0) -> None:
         self.folder = folder
         self.port, self.dashboard, self.metrics = free_port(), free_port(), free_port()
         self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -53,10 +57,33 @@ class Cluster:
             | {"RAY_metrics_report_interval_ms": "100"}
         )
         self.nodes: list[Node] = []
-        self.start("--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
-                   f"--dashboard-port={self.dashboard}", f"--metrics-export-port={self.metrics}")  # fmt: skip
         self.address = f"{socket.gethostbyname(socket.gethostname())}:{self.port}"
+        options, variables = self._autoscaler(more) if more else ((), {})
+        self.start(*options, "--head", f"--port={self.port}", f"--temp-dir={folder}", "--dashboard-host=127.0.0.1",
+                   f"--dashboard-port={self.dashboard}", f"--metrics-export-port={self.metrics}",
+                   **variables)  # fmt: skip
         self.wait_for(1)
+
+    def _autoscaler(self, more: int) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Options and variables of a head whose autoscaler starts nodes on this machine."""
+        provider = {"type": "fake_multinode", "gcs_address": self.address}
+        types = {
+            "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+            "more": {"resources": {"CPU": 1, "object_store_memory": 10**8}, "node_config": {}, "max_workers": more},
+        }
+        config: dict[str, object] = {"cluster_name": "test", "max_workers": more, "idle_timeout_minutes": 10}
+        config |= {"available_node_types": types, "head_node_type": "ray.head.default", "upscaling_speed": 1.0}
+        config["provider"] = provider | dict.fromkeys(
+            ("use_node_id_as_ip", "disable_node_updaters", "disable_launch_config_check"), True
+        )
+        commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+        config |= {f"{name}_commands": [] for name in commands} | {"auth": {}, "file_mounts": {}}
+        config |= {"cluster_synced_files": [], "file_mounts_sync_continuously": False}
+        config |= {"rsync_exclude": [], "rsync_filter": []}
+        file = Path(self.folder, "autoscaler.json")
+        file.write_text(json.dumps(config))
+        head = {"RAY_FAKE_CLUSTER": "1", "RAY_OVERRIDE_NODE_ID_FOR_TESTING": "f" * 51 + "0" * 5}
+        return (f"--autoscaling-config={file}",), head | {"AUTOSCALER_UPDATE_INTERVAL_S": "1"}
 
     def start(self, *options: str, **variables: str) -> Node:
         node = Node(options, variables, self._process(options, variables))
@@ -113,10 +140,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """A cluster of one node; all that joined it are killed at the end."""
+def running_cluster(more: int = 0) -> Iterator[Cluster]:
+    """A cluster of one node, which may add `more` by itself; all that joined it are killed at the end."""
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        cluster = Cluster(folder)
+        cluster = Cluster(folder, more)
         try:
             yield cluster
         finally:

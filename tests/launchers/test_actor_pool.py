@@ -215,6 +215,30 @@ def test_as_many_segment_as_visitors_need(
         assert (pool.segmenters.made > 1) == grows and pool.segmenters.made <= 5 * nodes
 
 
+def groups() -> list[str]:
+    """The states of placement groups that were not removed."""
+    from ray.util import placement_group_table
+
+    return [one["state"] for one in placement_group_table().values() if one["state"] != "REMOVED"]
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("ray", 30), ("ray", 1), ("local", 30)])
+def test_room_for_one_more_visitor_is_asked_for_while_parts_wait(
+    monkeypatch: pytest.MonkeyPatch, kind: str, parts: int
+) -> None:
+    """Of a cluster; before, an autoscaling one was asked for no more than it had."""
+    monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.3)
+    settings = LauncherSettings.model_validate({"kind": kind, "parts_in_flight": 1})
+    slow = Work(partial(SlowSegmenter, 0.0), partial(SlowVisitor, 0.1), settings)
+    seen, done = list[list[str]](), 0
+    with closing(actor_pool.ActorPool(slow)) as pool:
+        for event in pool.flow(todo(range(parts)), ""):
+            done += event.kind == "part"
+            seen.append(groups())
+    assert done == parts and (["PENDING"] in seen) == (kind == "ray" and parts > 1)
+    assert all(len(one) <= 1 for one in seen) and groups() == []
+
+
 def never_folded(marks: Path, chunks: Sequence[Chunk], compacts: bool) -> None:
     (marks / chunks[0].id).touch()
     time.sleep(600)

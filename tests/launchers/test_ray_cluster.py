@@ -23,7 +23,7 @@ from pipeline import Corpus
 from pipeline.base.errors import ConfigError
 from pipeline.config.load import load_config
 from tests.conftest import ROOT, MakeConfig, data_digests
-from tests.launchers.ray_cluster import Cluster, Node, free_port, running_cluster
+from tests.launchers.ray_cluster import Cluster, Node, free_port, processes_of, running_cluster
 from tests.support.cli import PIPELINE
 
 
@@ -58,6 +58,24 @@ def test_a_node_that_joins_gets_parts_at_once(cluster: Cluster) -> None:
     assert late and len(set(done)) == 2, (len(done), shown)
     cluster.kill(late)
     print(f"{len(done)} parts of 2000 were done before the node that joined did its first")
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_adds_nodes_by_itself_adds_one_while_parts_wait() -> None:
+    """Ray's own autoscaler. Before, it was asked for no more than the cluster had, and added none."""
+    with running_cluster(more=1) as cluster:
+        process = cluster.python("-m", "tests.launchers.on_nodes", cluster.address, "2000")
+        assert process.stdout
+        done: list[str] = []
+        for line in process.stdout:
+            done += [line.split()[-1]] if line.startswith("done on") else []
+            if len(set(done)) == 2 or len(done) == 1000:
+                break
+        process.kill()
+        shown, _ = process.communicate()
+        assert len(set(done)) == 2, (len(done), shown)
+    assert not processes_of(cluster.folder, "raylet")
+    print(f"{len(done)} parts of 2000 were done before the node that was added did its first")
 
 
 @pytest.mark.cluster
