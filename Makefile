@@ -36,7 +36,7 @@ test: .venv/tested
 	wait $$types || { cat .venv/mypy.log; exit 1; }; exit $$tests
 
 test-rest: .venv/tested
-	$(PYTEST) -n $(WORKERS_OF_SLOW) --dist loadfile --no-loadscope-reorder --durations=40 -m "not ($(FAST)) and not gpu"
+	$(PYTEST) -n $(WORKERS_OF_SLOW) --dist loadfile --no-loadscope-reorder --durations=40 -rs --no-fold-skipped -m "not ($(FAST)) and not gpu"
 
 test-all: test test-rest
 
