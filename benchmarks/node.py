@@ -57,7 +57,7 @@ STARTING = 600  # seconds, at most, until all devices are ready
 _ready: list[Barrier] = []  # of this process: where a device waits until all are ready
 
 
-class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]
+class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A folder that answers late, as an object store does; `requests`: how many it was asked."""
 
     protocol = ("slow",)

@@ -48,7 +48,7 @@ def check_packages(config: RunConfig) -> None:
     lacking = missing_extras(["encode", *(extra for extra, asked in sections.items() if asked)])
     if lacking:
         raise ConfigError(lacking)
-    from launchers.slurm.weights import check_shipped
+    from launchers.weights import check_shipped
 
     check_shipped(config)
     if config.fragility:
@@ -88,7 +88,7 @@ def train(console: Console, config: RunConfig, fresh: bool = False) -> str | Non
         CardError: if the model will be evaluated, and a model that ships is not installed here.
     """
     from launchers.slurm.training import check_free, submit
-    from launchers.slurm.weights import check_shipped
+    from launchers.weights import check_shipped
 
     if config.train and config.train.evaluate_sentences:  # at the end, when it would be late to miss a decoder
         check_shipped(config)

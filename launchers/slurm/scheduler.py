@@ -20,7 +20,7 @@ from launchers.slurm import jobs
 from launchers.slurm.site import SlurmAwayError, SlurmError
 from launchers.slurm.submit import patience_of, pipeline_command, read_options, submit_scheduler
 from launchers.slurm.training import submit as submit_training
-from launchers.slurm.weights import fetch_weights
+from launchers.weights import fetch_weights
 from pipeline.base.errors import CorpusError, PipelineError
 from pipeline.config.run_config import RunConfig
 from pipeline.coordination.leases import Lease

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from launchers.slurm.weights import fetch_weights
+from launchers.weights import fetch_weights
 from pipeline.base.errors import StartError
 from pipeline.config.load import load_config
 from stages.sonar.card import load_card

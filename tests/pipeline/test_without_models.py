@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers.slurm.weights import check_shipped
+from launchers.weights import check_shipped
 from pipeline.base.errors import CorpusError
 from pipeline.config.load import load_config
 from pipeline.doctor.corpus import models_of

@@ -1,6 +1,6 @@
-"""Fetches the models of a run once, before its tasks start: a thousand nodes would ask their publisher at once.
+"""Looks for the models of a run before it starts: those that ship must be installed, and others are fetched once.
 
-The first scheduler job fetches and checks; the files lie in the cache folders of SONAR models (`PIPELINE_CACHE`) and of
+A thousand nodes would ask their publisher at once. So the first scheduler job fetches and checks; the files lie in the cache folders of SONAR models (`PIPELINE_CACHE`) and of
 Hugging Face (`HF_HOME`), which all nodes must share for this to help. Each node then reads a file once to check it
 (`stages.fetch.checked_sha256`). Cost: nothing but that check if they are there.
 """
