@@ -1,8 +1,9 @@
 """Looks for the models of a run before it starts: those that ship must be installed, and others are fetched once.
 
-A thousand nodes would ask their publisher at once. So the first scheduler job fetches and checks; the files lie in the cache folders of SONAR models (`PIPELINE_CACHE`) and of
-Hugging Face (`HF_HOME`), which all nodes must share for this to help. Each node then reads a file once to check it
-(`stages.fetch.checked_sha256`). Cost: nothing but that check if they are there.
+A thousand nodes would ask their publisher at once. So the first scheduler job fetches and checks; the files lie in the
+cache folders of SONAR models (`PIPELINE_CACHE`) and of Hugging Face (`HF_HOME`), which all nodes must share for this to
+help. Each node then reads a file once to check it (`stages.fetch.checked_sha256`). Cost: nothing but that check if they
+are there.
 """
 
 from __future__ import annotations
