@@ -28,7 +28,7 @@ from launchers.slurm import jobs, training
 from launchers.slurm.site import SlurmError, ask
 from launchers.slurm.training import srun, submit
 from pipeline.base.errors import CorpusError
-from pipeline.config.launcher import LauncherSettings
+from pipeline.config.launcher import LauncherSettings, seconds_of
 from pipeline.config.load import load_config
 from pipeline.monitor.trainings import cancel_trainings, show_trainings
 from pipeline.storage.store import Store
@@ -313,7 +313,11 @@ def test_what_is_saved_at_the_time_limit_itself_is_gone_on_with(
 
 
 def test_near_the_time_limit_it_saves_and_queues_itself_again(submitted: Callable[..., Job]) -> None:
-    job = submitted("long", "launcher.time=2", "train.steps=1000000")
+    """The limit is lowered when the first step is done, so that the test does not ask how fast this machine starts."""
+    job = submitted("long", "launcher.time=50", "train.steps=1000000")
+    until(lambda: re.search(r"^step \d+ of", job.log, re.MULTILINE))
+    used = seconds_of(ask("squeue", "--noheader", "--format=%M", "--jobs", job.id).strip())
+    ask("scontrol", "update", f"JobId={job.id}", f"TimeLimit={int(used / 60) + 2}")
     until(lambda: "queued again" in job.log)
     assert job.standing().steps
 
