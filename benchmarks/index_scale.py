@@ -6,13 +6,15 @@ Index files are written as `pipeline index` writes them, from made-up documents:
 has over 100. No embeddings exist and none are read. Then, each in a process of its own, as every process of a training
 does it: the index is opened and micro-batches are planned, the first ones and those that come after `--resume` epochs.
 Memory is what the process has more than before: its own, and pages of mapped files, which a machine has once for all
-its processes and gives away when it needs them.
+its processes and gives away when it needs them. A store that answers every request after `--latency` seconds stands for
+an object store; its requests are counted, and the time until 10 micro-batches are planned.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from benchmarks.machine import console, describe_cpu
+from benchmarks.slow_store import LATENCY, SlowFileSystem
 from pipeline.config.train import LANES
 from pipeline.storage.store import Store
 from pipeline.training.data.order import BUFFER_SENTENCES, DataOrder, OrderRules
@@ -34,7 +37,7 @@ from pipeline.training.data.sequences import Sequences
 
 PART = 100_000  # sentences
 DIGEST, SPLIT = "0" * 32, "train"
-Measured = tuple[str, float, float, float]  # what, seconds of CPU, MB of its own, MB of mapped files
+Measured = tuple[str, float, float, float, float, int, float]  # the columns of the table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--documents", type=int, default=50_000_000)
     parser.add_argument("--world", type=int, default=LANES, help="processes of the training")
     parser.add_argument("--resume", type=float, default=1.0, help="epochs after which a training goes on")
+    parser.add_argument("--latency", type=float, default=0.05, help="seconds of the slow store")
     parser.add_argument("--folder", help="where the files are written for the time of the measurement")
     options = parser.parse_args(arguments)
     out = console()
@@ -51,12 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{describe_cpu()}; {sum(files):,} documents, {pc.sum(blocks['sentences']).as_py():,} sentences in "
             f"{len(blocks):,} shuffle blocks; {sum(files) * ROW_RANGE.itemsize / 1e6:,.0f} MB in {len(files)} files"
         )
-        table = Table("what", "CPU seconds", "MB of its own", "MB mapped")
+        table = Table("what", "seconds", "CPU seconds", "MB of its own", "MB mapped", "requests", "MB read")
+        os.environ[LATENCY] = str(options.latency)
         context = multiprocessing.get_context("spawn")
-        for epochs in (0.0, options.resume):
-            with context.Pool(1) as pool:
-                row = pool.apply(measure, (name, files, blocks, options.world, epochs))
-            table.add_row(row[0], f"{row[1]:.2f}", f"{row[2]:,.0f}", f"{row[3]:,.0f}")
+        for url in (name, f"slow://{name}"):
+            for epochs in (0.0, options.resume):
+                with context.Pool(1) as pool:
+                    what, *times, own, mapped, requests, read = pool.apply(
+                        measure, (url, files, blocks, options.world, epochs)
+                    )
+                sizes = (f"{own:,.0f}", f"{mapped:,.0f}", f"{requests:,}", f"{read:,.1f}")
+                table.add_row(what, *(f"{one:.2f}" for one in times), *sizes)
         out.print(table)
 
 
@@ -77,18 +86,20 @@ def write(folder: Path, documents: int) -> tuple[list[int], pa.Table]:
     return split.close(), split.blocks(0)
 
 
-def measure(folder: str, files: list[int], blocks: pa.Table, world: int, epochs: float) -> Measured:
+def measure(url: str, files: list[int], blocks: pa.Table, world: int, epochs: float) -> Measured:
     """Measure one process of a training: it opens the index and plans micro-batches from `epochs` on."""
     rules = OrderRules(128, 8192, seed=0, shuffle=True, epochs=None, streams=LANES, buffer_sentences=BUFFER_SENTENCES)
     first, sentences = (blocks[name].to_numpy() for name in ("first_run", "sentences"))  # which imports pandas
-    before, began = _memory(), time.process_time()
-    runs = RowRanges(Store(folder), DIGEST, SPLIT, files)
+    before, began, cpu = _memory(), time.perf_counter(), time.process_time()
+    runs = RowRanges(Store(url), DIGEST, SPLIT, files)
     pieces = Sequences(runs, np.append(first, len(runs)), sentences)
     order = DataOrder([pieces], [1.0], rules)
     start = int(epochs * pieces.sentences / (0.97 * rules.micro_concepts))
     plans = list(islice(order.mine(0, world, start), 10))
-    seconds, (own, mapped) = time.process_time() - began, _memory()
-    return f"from micro-batch {plans[0][0]:,} on", seconds, own - before[0], mapped - before[1]
+    seconds, spent, (own, mapped) = time.perf_counter() - began, time.process_time() - cpu, _memory()
+    what = f"{'files' if runs.local else 'slow store'}, from micro-batch {plans[0][0]:,} on"
+    counts = SlowFileSystem.requests, SlowFileSystem.sent / 1e6
+    return what, seconds, spent, own - before[0], mapped - before[1], *counts
 
 
 def _memory() -> tuple[float, float]:

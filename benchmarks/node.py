@@ -26,19 +26,17 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
-import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 import yaml
-from fsspec.implementations.local import LocalFileSystem
 
 from benchmarks import command_line
 from benchmarks.machine import console, describe_cpu
 from benchmarks.segmented import LANG, segmented_part
+from benchmarks.slow_store import LATENCY, SlowFileSystem
 from benchmarks.worker_gpu import TOKENIZER, busy, made_up_sentences
 from pipeline.config.load import load_config
 from pipeline.config.run_config import RunConfig
@@ -49,43 +47,11 @@ from stages.encode.encoder import Encode, Encoded, PreparedSentences
 from stages.encode.settings import EncodeSettings
 
 DIM = 1024
-LATENCY = "NODE_BENCHMARK_LATENCY"  # seconds, for the file system of each process
 LAPS = ("read", "prepare", "wait", "compute", "finish", "commit")
 WARM_ROWS = 500
 STARTING = 600  # seconds, at most, until all devices are ready
 
 _ready: list[Barrier] = []  # of this process: where a device waits until all are ready
-
-
-class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A folder that answers late, as an object store does; `requests`: how many it was asked."""
-
-    protocol = ("slow",)
-    requests = 0
-
-    def _wait(self) -> None:
-        SlowFileSystem.requests += 1
-        time.sleep(float(os.environ[LATENCY]))
-
-    def cat_file(self, *arguments: Any, **named: Any) -> bytes:
-        """Return bytes of a file."""
-        self._wait()
-        return bytes(super().cat_file(*arguments, **named))
-
-    def info(self, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Return the size of a file; `exists` asks this too."""
-        self._wait()
-        return dict(super().info(*arguments, **named))
-
-    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """Write a file."""
-        self._wait()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with Path(path).open("xb" if mode == "create" else "wb") as file:
-            file.write(value)
-
-
-fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
 
 
 class MadeUpDevice(Encode):

@@ -26,6 +26,7 @@ from itertools import chain, count, islice
 
 import numpy as np
 
+from pipeline.base.parallel import prefetch
 from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
 from pipeline.training.data.sequences import BlockSequences, Sequences
@@ -34,6 +35,7 @@ MICRO_BATCHES = 8  # the fewest that a stream has in an epoch; small corpora hav
 STREAM_BLOCKS = 16  # the fewest of a stream: streams differ by at most one block, a sixteenth
 DRAWS = 1024  # sources drawn at a time
 BUFFER_SENTENCES = 1 << 17  # of a shuffle buffer: 268 MB at 1024 dimensions
+BUFFERS_AHEAD = 4  # of a stream that are looked up on an object store before they are needed
 MEASURED = 200  # micro-batches by which it is told how full they are, and the most sentences of these
 MEASURED_SENTENCES = 1 << 20
 BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # purposes of random numbers
@@ -71,6 +73,11 @@ class ShuffleBuffer:
     def taken(self) -> BlockSequences:
         """The buffer's sequences, block after block."""
         return self.sequences.take(self.blocks)
+
+    def looked_up(self) -> ShuffleBuffer:
+        """Return this buffer, with what it takes in memory: several at a time, where a property locks the others."""
+        self.taken = self.sequences.take(self.blocks)
+        return self
 
     @cached_property
     def cut(self) -> tuple[Ints, Ints]:
@@ -175,7 +182,7 @@ class DataOrder:
 
     def _stream(self, stream: int) -> Iterator[MicroBatch]:
         sources, most = range(len(self._sources)), self._rules.micro_concepts
-        packed = [pack(self._buffers(source, stream), most) for source in sources]
+        packed = [pack(self._looked_up(source, stream), most) for source in sources]
         if len(packed) == 1 or not self._rules.shuffle:
             yield from chain.from_iterable(packed)
             return
@@ -183,6 +190,13 @@ class DataOrder:
         while True:
             for source in draw.choice(len(packed), DRAWS, p=self._chances):
                 yield next(packed[source])
+
+    def _looked_up(self, source: int, stream: int) -> Iterator[ShuffleBuffer]:
+        """Yield the buffers of a stream; from an object store, the next ones are looked up ahead of time."""
+        buffers = self._buffers(source, stream)
+        if self._sources[source].row_ranges.local:
+            return buffers
+        return prefetch(ShuffleBuffer.looked_up, buffers, BUFFERS_AHEAD)
 
     def _buffers(self, source: int, stream: int) -> Iterator[ShuffleBuffer]:
         rules, sequences, streams = self._rules, self._sources[source], self._shares[source]

@@ -1,24 +1,22 @@
 """Row ranges of an index in files: records of 22 bytes one after the other, which processes map and do not hold.
 
 Each split has files of its own, in the order of the corpus, so that the row ranges of a shuffle block are together. On
-a mounted file system all processes of a machine share the pages that they read; from an object store each copies the
-files to a temporary one that no other process sees (TMPDIR) and that disappears with the process. A file ends with a
-part, at `FILE_ROW_RANGES`.
+a mounted file system all processes of a machine share the pages that they read; from an object store each process reads
+the shuffle blocks of its own streams, in one request each. A file ends with a part, at `FILE_ROW_RANGES`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.parallel import in_parallel
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
 from pipeline.storage.store import Store
@@ -38,7 +36,8 @@ ROW_RANGE = np.dtype(
 NOTHING, CLOSING, BREAK, PLAN, GIVEN = range(5)  # CLOSING: its document ends here; BREAK: its paragraph does
 PLANS = (PLAN, GIVEN)  # PLAN: a sentence again; GIVEN: the plan that stands in this row
 FILE_ROW_RANGES = 1 << 22  # 92 MB
-_COPIED = 1 << 24  # bytes at a time
+_LEAST = 3000  # row ranges of a request, 66 kB: no slower than fewer, and the next ones often follow
+_KEPT = 8  # requests whose row ranges stay in memory
 
 
 def concatenated_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -121,57 +120,80 @@ class RowRanges:
         store: the corpus.
         digest: the digest of the index.
         split: `train`, `validation` or `test`.
-        files: how many row ranges each file holds; `CorpusError` is raised if a file is gone or damaged.
+        files: how many row ranges each file holds.
+
+    Raises:
+        CorpusError: if a file is gone or damaged; on an object store only when it is read.
     """
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
-        paths = [layout.index_row_ranges_path(digest, split, number) for number in range(len(files))]
-        handles = (
-            _opened(store, path, row_ranges * ROW_RANGE.itemsize) for path, row_ranges in zip(paths, files, strict=True)
-        )
-        self._files = list(map(_mapped, handles)) if store.local else [_copied(store, handles)]
-        self._first = np.cumsum([0, *map(len, self._files)]).tolist()
+        self._store = store
+        self._paths = [layout.index_row_ranges_path(digest, split, number) for number in range(len(files))]
+        self._first = np.cumsum([0, *files]).tolist()
+        self._files = list(map(self._mapped, self._paths, files)) if store.local else []
+        self._kept: deque[tuple[int, Records]] = deque(maxlen=_KEPT)  # the first, and what was read from there on
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
-    def between(self, first: int, end: int) -> Records:
-        """Return those from `first` to before `end`, which are in one file as the row ranges of a part are."""
-        file = bisect_right(self._first, first) - 1
-        return self._files[file][first - self._first[file] : end - self._first[file]]
+    @property
+    def local(self) -> bool:
+        """Whether the files are mapped, so that nothing is gained by reading several blocks at a time."""
+        return self._store.local
 
+    def of(self, spans: Sequence[tuple[int, int]]) -> list[Records]:
+        """Return the row ranges of spans, which are in one file each as those of a part are.
 
-def _opened(store: Store, path: str, size: int) -> Any:
-    try:
-        handle = store.open(path)
-        found = f"has {handle.seek(0, os.SEEK_END)} bytes instead of {size}"
-    except MissingError:
-        found = "is missing"
-    else:
-        if handle.tell() == size:
-            handle.seek(0)
-            return handle
-    raise CorpusError(
-        f"{store.url}/{path} {found}; delete {path.split('.')[0]}.parquet and run the same command again, which makes "
-        "the index again"
-    )
+        Args:
+            spans: the first row range of each, and the one after its last.
 
+        Returns:
+            The row ranges of each span.
 
-def _mapped(handle: Any) -> Records:
-    with handle:  # the mapping stays valid after closing
-        return np.frombuffer(handle.read_buffer(), ROW_RANGE)
+        Raises:
+            CorpusError: if a file is gone or too short.
+        """
+        return list(map(self._between, spans)) if self.local else in_parallel(self._between, spans)
 
+    def damaged(self, row_range: int, what: str) -> CorpusError:
+        """Return the error for the file that holds a row range. `what`: what is wrong with it."""
+        return self._error(self._paths[self._file(row_range)], what)
 
-def _copied(store: Store, handles: Iterable[Any]) -> Records:
-    """Copy all files one after the other into a temporary one that has no name any more."""
-    try:
-        with tempfile.TemporaryFile() as file:
-            for handle in handles:
-                shutil.copyfileobj(handle, file, _COPIED)
-            file.flush()
-            return np.memmap(file, ROW_RANGE, "r")
-    except OSError as error:
-        raise StorageError(
-            f"the index of {store.url} cannot be copied to {tempfile.gettempdir()}: {error}; set TMPDIR to a folder "
-            "with space"
-        ) from error
+    def _file(self, row_range: int) -> int:
+        return bisect_right(self._first, row_range, hi=len(self._paths)) - 1
+
+    def _between(self, span: tuple[int, int]) -> Records:
+        first, end = span
+        file = self._file(first)
+        before = self._first[file]
+        if self._files:
+            return self._files[file][first - before : end - before]
+        for start, kept in list(self._kept):
+            if start <= first and end <= start + len(kept):
+                return kept[first - start : end - start]
+        stop, size = max(end, min(first + _LEAST, self._first[file + 1])), ROW_RANGE.itemsize
+        try:
+            data = self._store.read_range(self._paths[file], (first - before) * size, (stop - before) * size)
+        except MissingError:
+            raise self._error(self._paths[file], "is missing") from None
+        if len(data) != (stop - first) * size:
+            raise self._error(self._paths[file], f"ends before row range {stop - before}")
+        found = np.frombuffer(data, ROW_RANGE)
+        self._kept.append((first, found))
+        return found[: end - first]
+
+    def _mapped(self, path: str, row_ranges: int) -> Records:
+        try:
+            with self._store.open(path) as handle:  # the mapping stays valid after closing
+                data: Any = handle.read_buffer()
+        except MissingError:
+            raise self._error(path, "is missing") from None
+        if len(data) != row_ranges * ROW_RANGE.itemsize:
+            raise self._error(path, f"has {len(data)} bytes instead of {row_ranges * ROW_RANGE.itemsize}")
+        return np.frombuffer(data, ROW_RANGE)
+
+    def _error(self, path: str, what: str) -> CorpusError:
+        return CorpusError(
+            f"{self._store.url}/{path} {what}; delete {path.split('.')[0]}.parquet and run the same command again, "
+            "which makes the index again"
+        )

@@ -135,11 +135,22 @@ class Sequences:
         return len(self.block_lengths)
 
     def take(self, blocks: Ints) -> BlockSequences:
-        """Return the sequences of some shuffle blocks."""
+        """Return the sequences of some shuffle blocks. Raises `CorpusError` for damaged files."""
         first, end = self.first_row_range[blocks], self.first_row_range[blocks + 1]
-        found = [self.row_ranges.between(int(low), int(high)) for low, high in zip(first, end, strict=True)]
+        found = self.row_ranges.of(list(zip(first.tolist(), end.tolist(), strict=True)))
+        for block, start, row_ranges in zip(blocks, first, found, strict=True):
+            sentences = int(sentences_of(row_ranges).sum())
+            if sentences != self.block_lengths[block] or not row_ranges["new"][0]:
+                raise self.row_ranges.damaged(
+                    int(start),
+                    f"is damaged: the shuffle block at row range {start} has {sentences} sentences instead of "
+                    f"{self.block_lengths[block]}",
+                )
         return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
 
     def row_ranges_at(self, numbers: Sequence[int]) -> Records:
-        """Return the first row ranges of the sequences with these numbers."""
-        return np.concatenate([np.empty(0, ROW_RANGE), *(self.row_ranges.between(one, one + 1) for one in numbers)])
+        """Return the first row ranges of the sequences with these numbers. Raises `CorpusError` for damaged files."""
+        if not len(numbers):
+            return np.empty(0, ROW_RANGE)
+        taken = self.take(np.unique(np.searchsorted(self.first_row_range, numbers, side="right") - 1))
+        return taken.row_ranges[np.searchsorted(taken.number, numbers)]

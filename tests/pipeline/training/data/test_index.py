@@ -160,6 +160,11 @@ def test_what_cannot_be_indexed(corpus: Corpus) -> None:
     with pytest.raises(CorpusError, match=r"is damaged or of another version .*; delete .* and run the same"):
         read_index(corpus, found.digest)
     runs = Path(corpus.url, layout.index_row_ranges_path(found.digest, "train", 0))
+    other = np.frombuffer(runs.read_bytes(), ROW_RANGE).copy()
+    other["rows"][0] += 1
+    runs.write_bytes(other.tobytes())
+    with pytest.raises(CorpusError, match=rf"{runs.name} is damaged: the shuffle block at row range 0 has .*; delete"):
+        Sequences.of(found, "train").row_ranges_at([0])
     runs.write_bytes(runs.read_bytes()[:-1])
     said = rf"{runs.name} has {runs.stat().st_size} bytes instead of .*; delete train/index/{path.name} and run"
     with pytest.raises(CorpusError, match=said):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
-import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,15 @@ import pytest
 import torch
 
 from pipeline import Corpus
-from pipeline.base.errors import ConfigError, CorpusError, StorageError
+from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.config.select import SelectSettings
+from pipeline.storage import layout
 from pipeline.storage.store import Store
-from pipeline.training.data import order
+from pipeline.training.data import order, row_range_files
 from pipeline.training.data.index import Index, make_index
 from pipeline.training.data.loader import BUFFER_SENTENCES, Loader, TrainingSource, buffer_sentences_of, share_of_files
 from pipeline.training.data.reading import LoadedBuffer
+from pipeline.training.data.row_range_files import ROW_RANGE
 from stages.lcm.batch import Batch
 from tests.pipeline.training.corpora import make_corpus
 from tests.pipeline.training.expected import Sentence, Sequence, sequences_of
@@ -287,10 +288,49 @@ def test_from_s3(corpus: Corpus, index: Index, bucket: str, monkeypatch: pytest.
     fsspec.filesystem("s3").put(f"{corpus.url}/", f"{bucket}/copy/", recursive=True)
     remote = Corpus(f"{bucket}/copy")
     there = make_index(remote, SelectSettings())
-    with monkeypatch.context() as patched, pytest.raises(StorageError, match=r"cannot be copied to .*no-such.* TMPDIR"):
-        patched.setattr(tempfile, "tempdir", f"{corpus.url}/no-such")
-        everything(there)
     assert there.digest == index.digest and there.url == f"{bucket}/copy"
-    options = {"epochs": 1, "split": "validation"}
-    for (_, one), (_, other) in zip(everything(there, **options), everything(index, **options), strict=True):
-        assert same(one, other)
+    asked: list[int] = []
+    monkeypatch.setattr(Store, "read_range", counted(Store.read_range, asked))
+    monkeypatch.setattr(row_range_files, "_LEAST", 1)
+    monkeypatch.setattr(order, "MICRO_BATCHES", 2)
+    for split in ("train", "validation"):
+        expected = list(everything(index, epochs=1, split=split))
+        world = everything(there, epochs=1, split=split).streams
+        shares = [everything(there, epochs=1, split=split, world=world, rank=rank) for rank in range(world)]
+        found = dict(itertools.chain(*shares))
+        assert sorted(found) == [number for number, _ in expected]
+        assert all(same(found[number], batch) for number, batch in expected)
+        assert sum(asked) == sum(there.about.runs[split]) * ROW_RANGE.itemsize and world > 1
+        asked.clear()
+
+
+def test_an_index_that_is_damaged_on_s3(corpus: Corpus, bucket: str) -> None:
+    fsspec.filesystem("s3").put(f"{corpus.url}/", f"{bucket}/copy/", recursive=True)
+    store = Store(f"{bucket}/copy")
+    there = make_index(Corpus(store.url), SelectSettings())
+    path = layout.index_row_ranges_path(there.digest, "train", 0)
+    whole = store.read(path)
+    other = np.frombuffer(whole, ROW_RANGE).copy()
+    other["rows"][len(other) // 2] += 1
+    remedy = rf"; delete {layout.index_paths(there.digest)[0]} and run the same command again"
+    for data, said in (
+        (other.tobytes(), r"is damaged: the shuffle block at row range \d+ has \d+ sentences instead of \d+"),
+        (whole[:-1], r"ends before row range \d+"),
+        (None, "is missing"),
+    ):
+        store.delete(path)
+        if data is not None:
+            store.write(path, data)
+        with pytest.raises(CorpusError, match=rf"{path} {said}{remedy}"):
+            list(everything(there, epochs=1))
+
+
+def counted(read_range: Callable[[Store, str, int, int], bytes], asked: list[int]) -> Callable[..., bytes]:
+    """`Store.read_range` that notes how many bytes of row ranges it was asked for."""
+
+    def read(store: Store, path: str, start: int, end: int) -> bytes:
+        if path.startswith(layout.INDEXES):
+            asked.append(end - start)
+        return read_range(store, path, start, end)
+
+    return read
