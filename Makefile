@@ -16,7 +16,8 @@ WORKERS ?= 4
 WORKERS_OF_SLOW ?= 4
 # Corpora of tests lie in memory where 4 GB are free: on a disk, tests wait for thousands of files to be synced.
 IN_MEMORY := $(shell [ -w /dev/shm ] && [ "$$(df --output=avail -m /dev/shm | tail -1)" -ge 4096 ] && echo /dev/shm)
-PYTEST = OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) .venv/bin/pytest
+# Memory in large pages: each of hundreds of processes touches 300 MB for torch alone, in 70 000 small ones.
+PYTEST = GLIBC_TUNABLES=glibc.malloc.hugetlb=1 OMP_NUM_THREADS=1 $(if $(IN_MEMORY),PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY)) .venv/bin/pytest
 # A Python that may not write byte code would compile torch again in every process: some seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 FAST = not slow and not cluster and not slurm and not faults and not gpu

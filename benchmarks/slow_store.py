@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+_counting = threading.Lock()
 LATENCY = "SLOW_STORE_LATENCY"  # seconds, for the file system of each process
 
 
@@ -20,14 +22,16 @@ class SlowFileSystem(LocalFileSystem):  # type: ignore[misc]  # fsspec has no ty
     requests = sent = 0
 
     def _wait(self) -> None:
-        SlowFileSystem.requests += 1
+        with _counting:
+            SlowFileSystem.requests += 1
         time.sleep(float(os.environ[LATENCY]))
 
     def cat_file(self, *arguments: Any, **named: Any) -> bytes:
         """Return bytes of a file."""
         self._wait()
         data = bytes(super().cat_file(*arguments, **named))
-        SlowFileSystem.sent += len(data)
+        with _counting:
+            SlowFileSystem.sent += len(data)
         return data
 
     def info(self, *arguments: Any, **named: Any) -> dict[str, Any]:

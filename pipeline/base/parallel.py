@@ -21,22 +21,16 @@ def in_parallel(function: Callable[[Item], Result], items: Sequence[Item]) -> li
         return list(pool.map(function, items))
 
 
-def prefetch(function: Callable[[Item], Result], items: Iterable[Item], ahead: int = AT_ONCE) -> Generator[Result]:
-    """Compute `map(function, items)` ahead of time. If the consumer stops early, calls that have begun end first.
+def prefetch(function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result]:
+    """Yield `map(function, items)` in order while up to 16 further calls run ahead; their results are held in memory.
 
-    Args:
-        function: what is called, in threads.
-        items: what it is called with; they are drawn in the consumer's thread.
-        ahead: how many further calls run meanwhile; their results are held in memory.
-
-    Yields:
-        The results in order.
+    Items are drawn in the consumer's thread. If the consumer stops early, calls that have begun are finished first.
     """
-    pool, waiting = ThreadPoolExecutor(ahead), deque[Future[Result]]()
+    pool, waiting = ThreadPoolExecutor(AT_ONCE), deque[Future[Result]]()
     try:
         for item in items:
             waiting.append(pool.submit(function, item))
-            if len(waiting) >= ahead:
+            if len(waiting) >= AT_ONCE:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

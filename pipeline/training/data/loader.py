@@ -174,6 +174,7 @@ class Loader:
                 waiting -= size
                 yield number, found
         finally:
+            plans.close()
             for pool in (finishing, reading):
                 pool.shutdown(cancel_futures=True)
 
@@ -181,10 +182,14 @@ class Loader:
         """Describe the documents with numbers in `Batch.sequences` for messages: the id and place of each."""
         tables: dict[tuple[int, int], pa.Table] = {}
         found = []
-        for one in sequences:
-            number = bisect_right(self._firsts, one) - 1
-            index = self.sources[number].index
-            row_range = self._sequences[number].row_ranges_at([one - self._firsts[number]])[0]
+        of_source = [bisect_right(self._firsts, one) - 1 for one in sequences]
+        row_ranges: dict[int, np.void] = {}
+        for number in set(of_source):
+            its = [one for one, source in zip(sequences, of_source, strict=True) if source == number]
+            there = self._sequences[number].row_ranges_at([one - self._firsts[number] for one in its])
+            row_ranges |= dict(zip(its, there, strict=True))
+        for one, number in zip(sequences, of_source, strict=True):
+            index, row_range = self.sources[number].index, row_ranges[one]
             part, row = int(row_range["part"]), int(row_range["first_row"])
             if (number, part) not in tables:
                 with opened_data_file(Store(index.url), index.parts["documents"][part].as_py()) as opened:

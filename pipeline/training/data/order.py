@@ -19,14 +19,16 @@ reads data: reaching micro-batch k costs microseconds for each earlier one in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
 
 import numpy as np
 
-from pipeline.base.parallel import prefetch
 from pipeline.training.data.row_range_files import concatenated_ranges
 from pipeline.training.data.row_ranges import Ints
 from pipeline.training.data.sequences import BlockSequences, Sequences
@@ -35,7 +37,7 @@ MICRO_BATCHES = 8  # the fewest that a stream has in an epoch; small corpora hav
 STREAM_BLOCKS = 16  # the fewest of a stream: streams differ by at most one block, a sixteenth
 DRAWS = 1024  # sources drawn at a time
 BUFFER_SENTENCES = 1 << 17  # of a shuffle buffer: 268 MB at 1024 dimensions
-BUFFERS_AHEAD = 4  # of a stream that are looked up on an object store before they are needed
+LOOKING_UP, BUFFERS_AHEAD = 16, 4  # threads that look up row ranges on an object store; buffers of a stream, ahead
 MEASURED = 200  # micro-batches by which it is told how full they are, and the most sentences of these
 MEASURED_SENTENCES = 1 << 20
 BLOCK_ORDER, WITHIN_BUFFER, SOURCE = range(3)  # purposes of random numbers
@@ -156,8 +158,8 @@ class DataOrder:
         full = sequences.sentences // (MICRO_BATCHES * self._rules.micro_concepts)
         return max(1, min(self._rules.streams, sequences.blocks // STREAM_BLOCKS, full))
 
-    def mine(self, rank: int, world: int, start: int) -> Iterator[tuple[int, MicroBatch]]:
-        """Yield the micro-batches of one process.
+    def mine(self, rank: int, world: int, start: int) -> Generator[tuple[int, MicroBatch]]:
+        """Yield the micro-batches of one process. With a corpus on an object store, threads end with the generator.
 
         Args:
             rank: the number of the process, from 0.
@@ -167,22 +169,25 @@ class DataOrder:
         Yields:
             (number, plan) of micro-batches with number % world == rank.
         """
-        streams = [enumerate(self._stream(stream)) for stream in range(self.streams)]
         running = {number % self.streams for number in range(rank, rank + world * self.streams, world)}
-        for number in count(start + (rank - start) % world, world):
-            stream, wanted = number % self.streams, number // self.streams
-            if stream in running:
-                plan = next((plan for at, plan in streams[stream] if at == wanted), None)
-                if plan is not None:
-                    yield number, plan
-                else:
-                    running.remove(stream)
-                    if not running:
-                        return
+        at_hand = all(one.row_ranges.at_hand for one in self._sources)
+        with nullcontext() if at_hand else _threads(LOOKING_UP) as pool:
+            streams = [enumerate(self._stream(stream, pool)) for stream in range(self.streams)]
+            for number in count(start + (rank - start) % world, world):
+                stream, wanted = number % self.streams, number // self.streams
+                if stream in running:
+                    plan = next((plan for at, plan in streams[stream] if at == wanted), None)
+                    if plan is not None:
+                        yield number, plan
+                    else:
+                        running.remove(stream)
+                        if not running:
+                            return
 
-    def _stream(self, stream: int) -> Iterator[MicroBatch]:
+    def _stream(self, stream: int, pool: Executor | None) -> Iterator[MicroBatch]:
         sources, most = range(len(self._sources)), self._rules.micro_concepts
-        packed = [pack(self._looked_up(source, stream), most) for source in sources]
+        buffers = [self._buffers(source, stream) for source in sources]
+        packed = [pack(_looked_up(one, pool) if pool else one, most) for one in buffers]
         if len(packed) == 1 or not self._rules.shuffle:
             yield from chain.from_iterable(packed)
             return
@@ -190,13 +195,6 @@ class DataOrder:
         while True:
             for source in draw.choice(len(packed), DRAWS, p=self._chances):
                 yield next(packed[source])
-
-    def _looked_up(self, source: int, stream: int) -> Iterator[ShuffleBuffer]:
-        """Yield the buffers of a stream; from an object store, the next ones are looked up ahead of time."""
-        buffers = self._buffers(source, stream)
-        if self._sources[source].row_ranges.local:
-            return buffers
-        return prefetch(ShuffleBuffer.looked_up, buffers, BUFFERS_AHEAD)
 
     def _buffers(self, source: int, stream: int) -> Iterator[ShuffleBuffer]:
         rules, sequences, streams = self._rules, self._sources[source], self._shares[source]
@@ -213,6 +211,27 @@ class DataOrder:
             for number, some in enumerate(np.split(blocks, borders)):
                 key = (rules.seed, WITHIN_BUFFER, source, epoch, stream, number) if rules.shuffle else None
                 yield ShuffleBuffer(source, sequences, some, rules.max_sentences, key)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[Executor]:
+    """Some threads; what they have not begun when the block ends is not done."""
+    pool = ThreadPoolExecutor(number, "row ranges")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _looked_up(buffers: Iterator[ShuffleBuffer], pool: Executor) -> Iterator[ShuffleBuffer]:
+    """Yield buffers whose row ranges are in memory, while the next ones are looked up."""
+    waiting: deque[Future[ShuffleBuffer]] = deque()
+    for buffer in buffers:
+        waiting.append(pool.submit(buffer.looked_up))
+        if len(waiting) > BUFFERS_AHEAD:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def mean_sentences(sequences: Sequences, max_sentences: int, micro_concepts: int, seed: int) -> float:
@@ -232,8 +251,8 @@ def mean_sentences(sequences: Sequences, max_sentences: int, micro_concepts: int
     """
     rules = OrderRules(max_sentences, micro_concepts, seed, True, None, 1, BUFFER_SENTENCES)
     some = max(1, min(MEASURED, MEASURED_SENTENCES // micro_concepts))
-    first = islice(DataOrder([sequences], [1.0], rules).mine(0, 1, 0), some)
-    return float(np.mean([sum(part.count for part in plan) for _, plan in first]))
+    with closing(DataOrder([sequences], [1.0], rules).mine(0, 1, 0)) as plans:
+        return float(np.mean([sum(part.count for part in plan) for _, plan in islice(plans, some)]))
 
 
 def pack(buffers: Iterator[ShuffleBuffer], most: int) -> Iterator[MicroBatch]:

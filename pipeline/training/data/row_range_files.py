@@ -2,7 +2,8 @@
 
 Each split has files of its own, in the order of the corpus, so that the row ranges of a shuffle block are together. On
 a mounted file system all processes of a machine share the pages that they read; from an object store each process reads
-the shuffle blocks of its own streams, in one request each. A file ends with a part, at `FILE_ROW_RANGES`.
+a small split whole, and of others the shuffle blocks of its own streams, in one request each. A file ends with a part,
+at `FILE_ROW_RANGES`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
@@ -36,6 +37,7 @@ ROW_RANGE = np.dtype(
 NOTHING, CLOSING, BREAK, PLAN, GIVEN = range(5)  # CLOSING: its document ends here; BREAK: its paragraph does
 PLANS = (PLAN, GIVEN)  # PLAN: a sentence again; GIVEN: the plan that stands in this row
 FILE_ROW_RANGES = 1 << 22  # 92 MB
+_WHOLE = 1 << 20  # row ranges of a split that is read from an object store at once, 23 MB
 _LEAST = 3000  # row ranges of a request, 66 kB: no slower than fewer, and the next ones often follow
 _KEPT = 8  # requests whose row ranges stay in memory
 
@@ -123,23 +125,25 @@ class RowRanges:
         files: how many row ranges each file holds.
 
     Raises:
-        CorpusError: if a file is gone or damaged; on an object store only when it is read.
+        CorpusError: if a file is gone or damaged; of a large split on an object store only when it is read.
     """
 
     def __init__(self, store: Store, digest: str, split: str, files: Sequence[int]) -> None:
         self._store = store
         self._paths = [layout.index_row_ranges_path(digest, split, number) for number in range(len(files))]
         self._first = np.cumsum([0, *files]).tolist()
-        self._files = list(map(self._mapped, self._paths, files)) if store.local else []
+        self._files: list[Records] = []
+        if store.local or len(self) <= _WHOLE:
+            self._files = list(map(self._mapped if store.local else self._read, self._paths, files))
         self._kept: deque[tuple[int, Records]] = deque(maxlen=_KEPT)  # the first, and what was read from there on
 
     def __len__(self) -> int:
         return int(self._first[-1])
 
     @property
-    def local(self) -> bool:
-        """Whether the files are mapped, so that nothing is gained by reading several blocks at a time."""
-        return self._store.local
+    def at_hand(self) -> bool:
+        """Whether all are mapped or in memory, so that nothing is gained by looking them up ahead of time."""
+        return bool(self._files)
 
     def of(self, spans: Sequence[tuple[int, int]]) -> list[Records]:
         """Return the row ranges of spans, which are in one file each as those of a part are.
@@ -153,7 +157,7 @@ class RowRanges:
         Raises:
             CorpusError: if a file is gone or too short.
         """
-        return list(map(self._between, spans)) if self.local else in_parallel(self._between, spans)
+        return list(map(self._between, spans)) if self.at_hand else in_parallel(self._between, spans)
 
     def damaged(self, row_range: int, what: str) -> CorpusError:
         """Return the error for the file that holds a row range. `what`: what is wrong with it."""
@@ -176,11 +180,26 @@ class RowRanges:
             data = self._store.read_range(self._paths[file], (first - before) * size, (stop - before) * size)
         except MissingError:
             raise self._error(self._paths[file], "is missing") from None
+        except StorageError:  # as stores answer that the range begins behind the end
+            self._check_size(file, self._store.size(self._paths[file]))
+            raise
         if len(data) != (stop - first) * size:
-            raise self._error(self._paths[file], f"ends before row range {stop - before}")
+            self._check_size(file, (first - before) * size + len(data))
         found = np.frombuffer(data, ROW_RANGE)
         self._kept.append((first, found))
         return found[: end - first]
+
+    def _check_size(self, file: int, size: int) -> None:
+        expected = (self._first[file + 1] - self._first[file]) * ROW_RANGE.itemsize
+        if size != expected:
+            raise self._error(self._paths[file], f"has {size} bytes instead of {expected}")
+
+    def _read(self, path: str, row_ranges: int) -> Records:
+        try:
+            data = self._store.read(path)
+        except MissingError:
+            raise self._error(path, "is missing") from None
+        return self._records(path, data, row_ranges)
 
     def _mapped(self, path: str, row_ranges: int) -> Records:
         try:
@@ -188,6 +207,9 @@ class RowRanges:
                 data: Any = handle.read_buffer()
         except MissingError:
             raise self._error(path, "is missing") from None
+        return self._records(path, data, row_ranges)
+
+    def _records(self, path: str, data: Any, row_ranges: int) -> Records:
         if len(data) != row_ranges * ROW_RANGE.itemsize:
             raise self._error(path, f"has {len(data)} bytes instead of {row_ranges * ROW_RANGE.itemsize}")
         return np.frombuffer(data, ROW_RANGE)

@@ -141,16 +141,21 @@ class Sequences:
         for block, start, row_ranges in zip(blocks, first, found, strict=True):
             sentences = int(sentences_of(row_ranges).sum())
             if sentences != self.block_lengths[block] or not row_ranges["new"][0]:
-                raise self.row_ranges.damaged(
-                    int(start),
-                    f"is damaged: the shuffle block at row range {start} has {sentences} sentences instead of "
-                    f"{self.block_lengths[block]}",
-                )
+                wanted = f"{sentences} sentences, of {self.block_lengths[block]} that are expected"
+                begins = "" if row_ranges["new"][0] else ", and does not begin with a sequence"
+                what = f"is damaged: the shuffle block at row range {start} has {wanted}{begins}"
+                raise self.row_ranges.damaged(int(start), what)
         return BlockSequences(np.concatenate(found), concatenated_ranges(first, end - first))
 
     def row_ranges_at(self, numbers: Sequence[int]) -> Records:
         """Return the first row ranges of the sequences with these numbers. Raises `CorpusError` for damaged files."""
         if not len(numbers):
             return np.empty(0, ROW_RANGE)
-        taken = self.take(np.unique(np.searchsorted(self.first_row_range, numbers, side="right") - 1))
+        taken = self.around(numbers)
         return taken.row_ranges[np.searchsorted(taken.number, numbers)]
+
+    def around(self, numbers: Sequence[int]) -> BlockSequences:
+        """Return the shuffle blocks that hold the sequences with these numbers, in the order of the corpus. Raises
+        `CorpusError` for damaged files.
+        """
+        return self.take(np.unique(np.searchsorted(self.first_row_range, numbers, side="right") - 1))

@@ -325,10 +325,12 @@ def _documents(index: Index, split: str, max_sentences: int, drawn: bool = False
 
 def _openings(index: Index, split: str, max_sentences: int) -> Generator[_Document]:
     """Yield the first piece of each document. Wrapping makes several of one, and so does a selection that cuts it."""
-    sequences, last = Sequences.of(index, split), (-1, -1)
+    sequences, block, last = Sequences.of(index, split), None, (-1, -1)
     with closing(_documents(index, split, max_sentences)) as pieces:
         for one in pieces:
-            row_range = sequences.row_ranges_at([one.number])[0]
+            if block is None or not block.number[0] <= one.number <= block.number[-1]:
+                block = sequences.around([one.number])
+            row_range = block.row_ranges[one.number - block.number[0]]
             document = int(row_range["part"]), int(row_range["doc"])
             if document != last:
                 yield one

@@ -292,6 +292,7 @@ def test_from_s3(corpus: Corpus, index: Index, bucket: str, monkeypatch: pytest.
     asked: list[int] = []
     monkeypatch.setattr(Store, "read_range", counted(Store.read_range, asked))
     monkeypatch.setattr(row_range_files, "_LEAST", 1)
+    monkeypatch.setattr(row_range_files, "_WHOLE", 0)
     monkeypatch.setattr(order, "MICRO_BATCHES", 2)
     for split in ("train", "validation"):
         expected = list(everything(index, epochs=1, split=split))
@@ -304,7 +305,12 @@ def test_from_s3(corpus: Corpus, index: Index, bucket: str, monkeypatch: pytest.
         asked.clear()
 
 
-def test_an_index_that_is_damaged_on_s3(corpus: Corpus, bucket: str) -> None:
+@pytest.mark.parametrize("whole_split", [True, False])
+def test_an_index_that_is_damaged_on_s3(
+    corpus: Corpus, bucket: str, whole_split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not whole_split:
+        monkeypatch.setattr(row_range_files, "_WHOLE", 0)
     fsspec.filesystem("s3").put(f"{corpus.url}/", f"{bucket}/copy/", recursive=True)
     store = Store(f"{bucket}/copy")
     there = make_index(Corpus(store.url), SelectSettings())
@@ -312,10 +318,15 @@ def test_an_index_that_is_damaged_on_s3(corpus: Corpus, bucket: str) -> None:
     whole = store.read(path)
     other = np.frombuffer(whole, ROW_RANGE).copy()
     other["rows"][len(other) // 2] += 1
-    remedy = rf"; delete {layout.index_paths(there.digest)[0]} and run the same command again"
+    remedy = rf".*; delete {layout.index_paths(there.digest)[0]} and run the same command again"
     for data, said in (
-        (other.tobytes(), r"is damaged: the shuffle block at row range \d+ has \d+ sentences instead of \d+"),
-        (whole[:-1], r"ends before row range \d+"),
+        (
+            other.tobytes(),
+            r"is damaged: the shuffle block at row range \d+ has \d+ sentences, of \d+ that",
+        ),
+        (whole[:-1], f"has {len(whole) - 1} bytes instead of {len(whole)}"),
+        (whole[:1], f"has 1 bytes instead of {len(whole)}"),
+        (b"", f"has 0 bytes instead of {len(whole)}"),
         (None, "is missing"),
     ):
         store.delete(path)
