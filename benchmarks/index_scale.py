@@ -97,7 +97,7 @@ def measure(url: str, files: list[int], blocks: pa.Table, world: int, epochs: fl
     start = int(epochs * pieces.sentences / (0.97 * rules.micro_concepts))
     plans = list(islice(order.mine(0, world, start), 10))
     seconds, spent, (own, mapped) = time.perf_counter() - began, time.process_time() - cpu, _memory()
-    what = f"{'files' if runs.at_hand else 'slow store'}, from micro-batch {plans[0][0]:,} on"
+    what = f"{'slow store' if url.startswith('slow:') else 'files'}, from micro-batch {plans[0][0]:,} on"
     counts = SlowFileSystem.requests, SlowFileSystem.sent / 1e6
     return what, seconds, spent, own - before[0], mapped - before[1], *counts
 
