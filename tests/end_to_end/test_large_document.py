@@ -66,7 +66,7 @@ def test_a_document_of_20_megabytes_in_one_line(tmp_path: Path) -> None:
     path = write_config(tmp_path, "large", small[0], large, b'{"text": "' + b"y" * SIZE, small[1])
     code, shown, memory, seconds = pipeline("run", path)
     assert code == 0 and "4 in = 3 kept + 0 dropped + 1 " in shown and "invalid JSON 1" in shown, shown
-    assert memory - usual < TIMES * SIZE and seconds < 50, (memory, usual, seconds)
+    assert memory - usual < TIMES * SIZE and seconds < 200, (memory, usual, seconds)
     corpus = Corpus(str(tmp_path / "out/large"))
     rows = [row for part in corpus.parts for row in corpus.documents(part).to_pylist()]
     assert [(row["doc_id"], row["subdocument"]) for row in rows] == [

@@ -152,7 +152,7 @@ def test_an_address_where_nobody_listens_is_told_at_once(host: str) -> None:
     message = f"cannot join a Ray cluster at {host}:.*finished work is kept"
     with pytest.raises(ConfigError, match=message), joined(f"{host}:{free_port()}"):
         raise AssertionError("joined nothing")
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < 200, "as long as Ray would try"
 
 
 def test_a_head_that_goes_away_and_comes_back_is_told(

