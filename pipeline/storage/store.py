@@ -182,6 +182,10 @@ class Store:
             return data
         except FileNotFoundError:
             raise MissingError(f"{self.url}: the file {path} is missing") from None
+        except Exception as error:  # stores refuse ranges that begin after the end of the file, each in its own way
+            if self.local or retry.is_transient(error) or self._fs.info(self._full(path))["size"] > start:
+                raise
+            return b""
 
     @_asks
     def open(self, path: str) -> Any:
@@ -393,7 +397,7 @@ class Store:
             found: dict[str, Any] = self._fs.find(full, prefix=prefix, detail=True)
         except FileNotFoundError:
             return {}
-        wanted = f"{full}/{prefix}"  # some stores ignore a prefix
+        wanted = f"{full.rstrip('/')}/{prefix}"  # some stores ignore a prefix
         return {str(path)[cut:]: info for path, info in found.items() if str(path).startswith(wanted)}
 
 

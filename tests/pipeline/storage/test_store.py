@@ -93,6 +93,24 @@ def test_times_are_the_stores(store: Store) -> None:
             ask("claims/gone")
 
 
+def test_a_range_ends_with_the_file(store: Store) -> None:
+    store.write("a/ten", b"0123456789")
+    store.write("a/empty", b"")
+    ranges = {(0, 4): b"0123", (7, 20): b"789", (10, 12): b"", (15, 20): b"", (3, 3): b""}
+    for (start, end), expected in ranges.items():
+        assert store.read_range("a/ten", start, end) == expected
+        assert store.read_range("a/empty", start, end) == b""
+    with pytest.raises(MissingError, match="the file a/none is missing"):
+        store.read_range("a/none", 5, 9)
+
+
+def test_all_files_are_below_the_corpus(store: Store) -> None:
+    for path in ("corpus.json", "a/one", "a/b/two"):
+        store.write(path, b"x")
+    assert store.find("") == sorted(store.listing("")) == ["a/b/two", "a/one", "corpus.json"]
+    assert store.find("", prefix="a") == ["a/b/two", "a/one"]
+
+
 def test_a_missing_file_is_named(store: Store) -> None:
     with pytest.raises(CorpusError, match=r"receipts/gone\.json is missing"):
         store.read("receipts/gone.json")
