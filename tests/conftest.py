@@ -94,6 +94,7 @@ def _nobody_is_asked_to_stop() -> Iterator[None]:
     """A process remembers the signals that asked it to stop; those of a test are not for the next ones."""
     yield
     interrupts._asked.clear()
+    interrupts._raised[0] = -math.inf
 
 
 @pytest.fixture(autouse=True)

@@ -50,6 +50,11 @@ def is_asked_to_stop() -> bool:
     return bool(_asked)
 
 
+def has_interrupted() -> bool:
+    """Return whether a signal has ended what this process did, since the handlers were installed."""
+    return _raised[0] > -math.inf
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     _asked.append(number)
     _interrupt(number, frame)

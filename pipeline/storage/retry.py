@@ -9,8 +9,8 @@ outages longer than botocore's retries, and for other stores. gcsfs repeats each
 client three times, on their own and uncounted; when they give up, the operation is repeated and counted here.
 
 How long a store that is away is waited for is the patience of the process (`be_patient`): two minutes, and in a run or
-a training `launcher.storage_patience`. After an operation has given up, the next ones give up soon, so that a process
-that cleans up does not wait once more for each of its files.
+a training `launcher.storage_patience`. After an operation has given up, or a signal has asked this process to stop, the
+others give up soon, so that a process that cleans up does not wait once more for each of its files.
 
 Cost: nothing while a store answers.
 """
@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import fsspec
 
 from pipeline.base.errors import ConfigError, PipelineError
+from pipeline.base.interrupts import has_interrupted
 
 _log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -38,6 +39,7 @@ RETRY_SECONDS = 120.0  # seconds from the first failure of an operation to its l
 FIRST_RETRY_SECONDS = 10.0  # until a store has answered once: its address is probably wrong
 TOLD_SECONDS = 30.0  # of waiting, after which it is said once
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.25, 20.0  # seconds between two tries: doubled each time, and half of it random
+_SLICE = 0.5  # seconds of a pause after which it is looked whether to give up soon
 S3_ATTEMPTS = 4  # of each request by botocore, the first one included
 
 _STATUSES = {408, 429, 500, 502, 503, 504}
@@ -101,7 +103,7 @@ def patience(answered: bool = True) -> float:
         found = RETRY_SECONDS if current.seconds is None else current.seconds
     else:
         found = FIRST_RETRY_SECONDS if current.first is None else current.first
-    return min(found, FIRST_RETRY_SECONDS) if current.gave_up else found
+    return min(found, FIRST_RETRY_SECONDS) if current.gave_up or has_interrupted() else found
 
 
 def give_up_soon() -> None:
@@ -162,11 +164,22 @@ def with_retries(operation: str, ask: Callable[[], R], service: str = "") -> R:
             current.answered.add(service)
             return result
         seconds = min(pause, max(patience(answered) - waited, SHORTEST_PAUSE)) * random.uniform(0.5, 1.0)
-        time.sleep(seconds)
+        began = time.monotonic()
+        _sleep(seconds)
         with _counting:
-            current.waited += seconds
+            current.waited += time.monotonic() - began
         waited, pause = time.monotonic() - started, min(2 * pause, LONGEST_PAUSE)
         count_retry(operation)
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep, but no longer than until this process is to give up soon: Ctrl-C interrupts the main thread only, which
+    waits for the others.
+    """
+    hurried = current.gave_up or has_interrupted()
+    while seconds > 0 and (current.gave_up or has_interrupted()) == hurried:
+        time.sleep(min(seconds, _SLICE))
+        seconds -= min(seconds, _SLICE)
 
 
 def service_of(fs: Any, url: str) -> str:

@@ -6,11 +6,16 @@ import asyncio
 import gc
 import logging
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 
 import fsspec
 import pytest
 
+from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.parallel import prefetch
 from pipeline.corpus.receipts import PartRef
 from pipeline.inputs import list_files
 from pipeline.run.tasks import failed_event
@@ -141,3 +146,27 @@ def test_tasks_that_nobody_waits_for_do_not_tell_of_broken_connections(caplog: p
     assert told == [("asyncio", "ERROR")] and "KeyError" in caplog.text
     kept = [one.message for one in caplog.records if one.name == "pipeline.storage.retry"]
     assert kept == ["a connection broke: ConnectionResetError('closing')"]
+
+
+def test_ctrl_c_is_not_kept_waiting_by_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "FIRST_RETRY_SECONDS", 0.1)
+    retry.be_patient(60, from_start=True)
+
+    def ask(number: int) -> int:
+        def fail() -> int:
+            raise ConnectionError("the store is away")
+
+        return retry.with_retries("read", fail)
+
+    signs = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = {sign: signal.getsignal(sign) for sign in signs}
+    install_sigterm_handler()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGINT)).start()  # by then they pause for seconds
+            next(prefetch(ask, range(4)))
+    finally:
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
+    assert time.monotonic() - began < 20
