@@ -144,7 +144,8 @@ def export_corpus(
     with target.claimed(), _not_purged(corpus, purged, target):
         counts, written = _written(console, selection, target, options, vectors, draw)
         _write_cards(corpus, target, options, written, scaler)
-    _complete(console, selection, target, options, counts, written)
+    with target.completed_by(FINISHED):
+        _complete(console, selection, target, options, counts, written)
     if push:
         push.upload(console)
 

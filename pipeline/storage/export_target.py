@@ -99,6 +99,20 @@ class ExportTarget:
         store.delete(CLAIM)
 
     @contextlib.contextmanager
+    def completed_by(self, last: str) -> Iterator[None]:
+        """Surround what completes the export after `claimed`. When it fails, the export's files are deleted, as far as
+        possible: the folder of an export that is not complete is refused. `last`: the file that completes it.
+        """
+        try:
+            yield
+        except Exception:  # a kill may come when the export is complete
+            store = Store(self.url)
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                store.delete(last)  # its answer may have been lost
+                self._delete_written(store)
+            raise
+
+    @contextlib.contextmanager
     def file(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file of the folder that appears when it is complete. Folders are created."""
         with replacing_file(f"{self.url}/{name}") as file:

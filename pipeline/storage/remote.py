@@ -56,6 +56,9 @@ _NOT_CONDITIONAL = (
 )
 _REDIRECTS = "correct its address"
 _REDIRECTS_OF_S3 = _REDIRECTS + " (https://?) and the region: AWS_ENDPOINT_URL, AWS_REGION"
+_FULL = "make space there, or have the quota raised, then run the same command again: finished work is kept"
+_INSUFFICIENT_STORAGE = 507
+_NO_ROOM = re.compile("InsufficientStorage|StorageFull|Quota")  # in codes of Swift, MinIO and Ceph
 _AGAIN = "check the network and try again: finished work is kept"
 _SECRETS = (
     re.compile(r"://[^\s/@]*:[^\s/@]+@"),
@@ -141,7 +144,19 @@ def _advice(error: Exception) -> str:
         return _BAD_REQUEST
     if isinstance(error, OSError) and error.errno == errno.ENOSYS:
         return _NOT_CONDITIONAL
-    return _ADVICE.get(type(error).__name__, _AGAIN)
+    return _FULL if _is_full(error) else _ADVICE.get(type(error).__name__, _AGAIN)
+
+
+def _is_full(error: Exception) -> bool:
+    """Return whether a store says that there is no room: by its status, or by its code (QuotaExceeded, say)."""
+    for one in (error, error.__cause__):
+        response = getattr(one, "response", None)
+        said = response if isinstance(response, dict) else {}  # botocore
+        status = said.get("ResponseMetadata", {}).get("HTTPStatusCode", getattr(one, "status_code", None))
+        code = said.get("Error", {}).get("Code", getattr(one, "error_code", None))  # azure
+        if status == _INSUFFICIENT_STORAGE or _NO_ROOM.search(str(code)):
+            return True
+    return False
 
 
 def _of_a_client(error: Exception) -> bool:

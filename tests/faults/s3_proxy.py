@@ -38,6 +38,12 @@ EXPIRED = (
     b'<?xml version="1.0" encoding="UTF-8"?>\n'
     b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 )
+FULL = {  # how stores say that nothing more can be written: status, code, message
+    "full": (507, "InsufficientStorage", "There is not enough space to complete the request."),  # OpenStack Swift
+    "backend": (507, "XMinioStorageFull", "Storage backend has reached its minimum free drive threshold."),  # MinIO
+    "quota": (403, "QuotaExceeded", "The quota of the bucket is used up."),  # Ceph
+    "denied": (403, "AccessDenied", "Access Denied"),
+}
 BETWEEN_TWO_HOPS = {"connection", "keep-alive", "transfer-encoding", "expect"}
 
 
@@ -68,6 +74,9 @@ class S3Proxy:
         self._drawing = threading.Lock()
         self.outages: list[tuple[re.Pattern[str], float]] = []  # "METHOD /path" that begins the next one, its seconds
         self.unstored: list[re.Pattern[str]] = []  # the same, of PUTs that are answered as if carried out, each once
+        self.filled_by: re.Pattern[str] | None = None  # from a PUT to such a path on, the store is full
+        self.full = ""  # a key of `FULL`: what writes are answered then
+        self._is_full = False
         self.expired = False  # from when this is true, the credentials of every request have run out
         self._gone_until = 0.0
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -94,6 +103,15 @@ class S3Proxy:
         """End an outage."""
         self._gone_until = 0.0
 
+    def make_room(self) -> None:
+        """From now on writes are carried out again."""
+        self.filled_by, self._is_full = None, False
+
+    def _no_room(self, command: str, path: str) -> bool:
+        writes = command == "PUT" or (command == "POST" and "uploads" in path)
+        self._is_full |= bool(writes and self.filled_by and self.filled_by.match(path))
+        return writes and self._is_full
+
     def draw(self, command: str, path: str = "") -> str:
         """What becomes of the next request: the name of a fault, or nothing."""
         with self._drawing:
@@ -105,6 +123,8 @@ class S3Proxy:
                 fault = "gone"
             elif self.expired:
                 fault = "expired"
+            elif self._no_room(command, path):
+                fault = "full"
             else:
                 fault = ""
                 for name, share in self.shares.items():
@@ -152,6 +172,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if fault == "expired":
             self._answer(403, [("Content-Type", "application/xml")], EXPIRED)
+            return
+        if fault == "full":
+            status, code, message = FULL[proxy.full]
+            said = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'
+            self._answer(status, [("Content-Type", "application/xml")], said.encode())
             return
         if fault == "unstored":
             digest = hashlib.md5(body, usedforsecurity=False).hexdigest()

@@ -41,6 +41,7 @@ SMALL_TRAINING = {
     "validation_concepts": 20, "evaluate_sentences": 0, "checkpoint_every": 1, "keep_checkpoints": 1,
 }  # fmt: skip
 FAMILIES = {"documents", "sentences", "embeddings", "status", "codes", "chunks", "receipts", "fits", "recipes"}
+ROOM = "make space there, or have the quota raised, then run the same command again: finished work is kept"
 SMALL_PARTS = {"autobleu": None, "segment": {"method": "spacy-capped", "max_chars": 40}}
 
 
@@ -170,6 +171,48 @@ def test_credentials_that_run_out_stop_the_run(
 
 
 @pytest.mark.parametrize(
+    ("answer", "first", "words"),
+    [
+        ("quota", "receipts/segment/", ROOM),
+        ("full", "embeddings/", ROOM),
+        ("denied", "receipts/encode/", "(PermissionError); let these credentials"),
+    ],
+)
+def test_a_store_that_takes_nothing_more(
+    make_config: MakeConfig, bucket: str, expected: dict[str, str], bad: Callable[..., S3Proxy],
+    answer: str, first: str, words: str,
+) -> None:  # fmt: skip
+    proxy, url = bad(), f"{bucket}/corpus"
+    proxy.full, proxy.filled_by = answer, re.compile(f"/corpus/corpus/{first}")
+    path = make_config(**SMALL_PARTS, output=url)
+    process = start("run", path)
+    shown, _ = process.communicate(timeout=600)
+    assert process.returncode == 1 and "Traceback" not in shown, shown
+    assert words in " ".join(shown.split()) and 0 < proxy.faults["full"] < 6, (shown, proxy.faults)
+    finished = Store(url).find("receipts")
+    proxy.make_room()
+    done = pipeline("run", path)
+    assert done.returncode == 0, said(done)
+    assert data_digests(url) == expected and set(finished) <= set(Store(url).find("receipts"))
+
+
+def test_an_export_to_a_store_that_is_full_at_its_end(
+    make_config: MakeConfig, bucket: str, tmp_path: Path, bad: Callable[..., S3Proxy]
+) -> None:
+    proxy, to = bad(), f"{bucket}/to"
+    bring_up_to_date(make_config(**SMALL_PARTS))
+    command = ("export", tmp_path / "out", "--format", "parquet", "--to")
+    proxy.full, proxy.filled_by = "full", re.compile(r"/corpus/to/\.?export\.json")
+    done = pipeline(*command, to)
+    assert done.returncode == 1 and ROOM in " ".join(said(done).split()), said(done)
+    assert not Store(to).find("") and not Store(str(tmp_path / "out")).find("exports")
+    proxy.make_room()
+    done = pipeline(*command, to)
+    assert done.returncode == 0, said(done)
+    assert Store(to).exists("export.json") and len(Store(str(tmp_path / "out")).find("exports")) == 1
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "bucket_name", "words"),
     [
         ("AWS_ACCESS_KEY_ID", None, "corpus", "NoCredentialsError); give credentials: environment variables"),
@@ -214,6 +257,7 @@ def test_training_purging_and_gc_on_a_store_that_answers_503(
     def everything() -> tuple[bytes, dict[str, str], Counter[str]]:
         store = Store(url)
         there = Counter(one.partition("/")[0] for one in store.find("") if one.partition("/")[0] in FAMILIES)
+        assert there.keys() >= {"embeddings", "receipts", "fits"}
         return store.read("train/m/model.safetensors"), data_digests(url), there
 
     fs = fsspec.filesystem("s3")

@@ -311,6 +311,9 @@ def test_an_export_that_fails_after_its_record_is_not_listed(
     with pytest.raises((CorpusError, OSError), match=r"purged from .* during this export|No space left"):
         export(place, place / "to")
     assert not (place / "to/export.json").exists() and not exports_of(Store(str(place / "out"))).records
+    monkeypatch.undo()
+    export(place, place / "to")  # the same command again: nothing is in its way
+    assert (place / "to/export.json").exists()
 
 
 def test_files_that_a_run_removes_meanwhile(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def test_a_store_that_cannot_be_asked(
 
 READ = "read"
 CREATE = "create"
+WRITE = "write"
 LOOK = "exists"
 FIND = "find"
 
@@ -88,6 +89,9 @@ FIND = "find"
         (403, "AccessDenied", (READ, CREATE, LOOK), "(PermissionError); let these credentials list, read, write and"),
         (400, "ExpiredToken", (FIND,), "or give others (these may have expired)"),
         (400, "ExpiredToken", (LOOK,), "the credentials may have expired: give others"),
+        (507, "InsufficientStorage", (CREATE,), "make space there, or have the quota raised, then run the same"),
+        (507, "XMinioStorageFull", (CREATE, WRITE), "make space there, or have the quota raised"),
+        (403, "QuotaExceeded", (WRITE,), "make space there, or have the quota raised"),
         (501, "NotImplemented", (CREATE,), "files only where there are none (If-None-Match)"),
         (301, "Moved", (LOOK,), "the store redirects every request; correct its address (https://?) and the region"),
     ],
@@ -103,7 +107,7 @@ def test_a_store_that_refuses(
         try:
             for one in asked:
                 with pytest.raises(RemoteError) as caught:
-                    getattr(store, one)(*("x", b"1")[: 1 + (one == CREATE)])
+                    getattr(store, one)(*("x", b"1")[: 1 + (one in (CREATE, WRITE))])
                 assert words in str(caught.value), one
         finally:
             server.shutdown()
