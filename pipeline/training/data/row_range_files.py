@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.base.errors import CorpusError, DamagedError, MissingError, StorageError
+from pipeline.base.errors import CorpusError, DamagedError, MissingError
 from pipeline.base.parallel import in_parallel
 from pipeline.corpus.fingerprint import content_digest
 from pipeline.storage import layout
@@ -180,19 +180,12 @@ class RowRanges:
             data = self._store.read_range(self._paths[file], (first - before) * size, (stop - before) * size)
         except MissingError:
             raise self._error(self._paths[file], "is missing") from None
-        except StorageError:  # as stores answer that the range begins behind the end
-            self._check_size(file, self._store.size(self._paths[file]))
-            raise
         if len(data) != (stop - first) * size:
-            self._check_size(file, (first - before) * size + len(data))
+            there, expected = self._store.size(self._paths[file]), (self._first[file + 1] - before) * size
+            raise self._error(self._paths[file], f"has {there} bytes instead of {expected}")
         found = np.frombuffer(data, ROW_RANGE)
         self._kept.append((first, found))
         return found[: end - first]
-
-    def _check_size(self, file: int, size: int) -> None:
-        expected = (self._first[file + 1] - self._first[file]) * ROW_RANGE.itemsize
-        if size != expected:
-            raise self._error(self._paths[file], f"has {size} bytes instead of {expected}")
 
     def _read(self, path: str, row_ranges: int) -> Records:
         try:
