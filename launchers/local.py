@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ from launchers import actor_pool
 from launchers.devices import allowed_cpus, devices, threads_left
 from pipeline.base.errors import PipelineError
 from pipeline.base.formats import size
-from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
+from pipeline.base.interrupts import hear_again, is_asked_to_stop, stopped_afterwards, stopped_by_exit
 from pipeline.corpus.events import Event
 from pipeline.planning.plan import Plan
 
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
 ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed, and this one once Ray has ended
+UNDISTURBED = 30.0  # seconds that Ray's end takes at most, before a second Ctrl-C cuts it short
 HEARD_WITHIN = 0.1  # seconds in which this process hears a signal that Ray's processes got as well
 ENDED = (
     "\nRay has ended while it was needed: its process {name} was killed or failed, most likely because memory ran out. "
@@ -106,11 +108,34 @@ def ray_on_this_machine() -> Iterator[None]:
                     _start(folder)
                 yield
             finally:
-                if not _stuck:
-                    ray.shutdown()
-                _end_processes(folder)
+                with stopped_afterwards(UNDISTURBED):
+                    if not _stuck:
+                        shut_down()
+                    _end_processes(folder)
     finally:
-        _delete(folder)
+        with stopped_afterwards(UNDISTURBED):
+            _delete(folder)
+
+
+def shut_down() -> None:
+    """Shut Ray down. Meanwhile its C++ part has the system end this process at SIGTERM, unless handlers are installed
+    again at once; Ray itself would leave it so.
+    """
+    import ray
+
+    ended: Future[None] = Future()
+
+    def end() -> None:
+        try:
+            ended.set_result(ray.shutdown())
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=end, daemon=True).start()
+    while wait([ended], HEARD_WITHIN / 2).not_done:
+        hear_again()
+    hear_again()
+    ended.result()
 
 
 @contextlib.contextmanager
@@ -221,7 +246,7 @@ def _delete(folder: Path) -> None:
     """Delete the folder; a worker that has lost its Ray may still write into it for a moment."""
     until = time.monotonic() + ENDS
     while folder.exists():
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete_once(folder)
         if time.monotonic() > until:
             return
         time.sleep(0.05)
@@ -236,7 +261,16 @@ def _delete_abandoned(base: str) -> None:
                     if file.read() != socket.gethostname():
                         continue
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError while it is used
-                    shutil.rmtree(lock.parent, ignore_errors=True)
+                    _delete_once(lock.parent)
+
+
+def _delete_once(folder: Path) -> None:
+    """Delete what can be deleted now, the lock last: the next start finds the rest by it if this process is killed."""
+    with contextlib.suppress(OSError):  # another process has just deleted it
+        for one in folder.iterdir():
+            if one.is_dir():
+                shutil.rmtree(one, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(folder: Path) -> None:

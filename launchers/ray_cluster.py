@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from launchers import actor_pool
-from launchers.local import ENVIRONMENT, without_native_log
+from launchers.local import ENVIRONMENT, shut_down, without_native_log
 from pipeline.base.errors import ConfigError, CorpusError
 from pipeline.base.interrupts import is_asked_to_stop, stopped_by_exit
 from pipeline.config.run_config import RunConfig
@@ -99,7 +99,7 @@ def joined(address: str, show: bool = False) -> Iterator[None]:
         with _end_of_head_is_told():
             yield
     finally:
-        ray.shutdown()
+        shut_down()
 
 
 @contextlib.contextmanager

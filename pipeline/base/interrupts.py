@@ -81,6 +81,45 @@ def calls_when_asked(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def stopped_afterwards(seconds: float) -> Iterator[None]:
+    """Surround an end that is not to be cut short: signals that ask this process to stop raise `KeyboardInterrupt` only
+    after the block, or at once where it takes longer than so many seconds. Outside of the main thread nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    until, asked = time.monotonic() + seconds, False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        if number != signal.SIGINT:
+            _asked.append(number)
+        if time.monotonic() > until:
+            _interrupt(number, frame)
+
+    signs = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(one))]
+    before = {sign: signal.signal(sign, note) for sign in signs}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+        if asked:
+            _interrupt(0, None)
+
+
+def hear_again() -> None:
+    """Have the system call Python's handlers of signals again: what a library in C++ that ends has put in their place
+    without a word to Python would end this process at once. Outside of the main thread this does nothing.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(handler := signal.getsignal(sign)):
+                signal.signal(sign, handler)
+
+
+@contextlib.contextmanager
 def stopped_by_exit() -> Iterator[None]:
     """Surround `ray.init`, whose own handlers end the process when it is asked to stop meanwhile: `SystemExit` becomes
     the `KeyboardInterrupt` that such a signal raises at other times. Our handlers are installed again afterwards.

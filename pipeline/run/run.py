@@ -204,9 +204,11 @@ def _bring_up_to_date(console: Console, config: RunConfig, options: RunOptions, 
             under_way.all(plan, heart)
         return None
     finally:
-        backend.close()
-        if not handed_over:
-            release(lease)
+        try:
+            backend.close()
+        finally:  # also where it is interrupted
+            if not handed_over:
+                release(lease)
 
 
 def _locked_plan(

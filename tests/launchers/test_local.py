@@ -98,6 +98,32 @@ try:
 except PipelineError as error:
     print(error)
 """
+ASKED_TWICE = """
+import os, signal, threading, time
+from launchers.local import ray_on_this_machine
+from pipeline.base.interrupts import install_sigterm_handler
+
+def ask():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+install_sigterm_handler()
+try:
+    with ray_on_this_machine():
+        for tenth in range(20):
+            threading.Timer(tenth / 10, ask).start()
+        time.sleep(60)
+except KeyboardInterrupt:
+    print("asked", flush=True)
+try:
+    time.sleep(3)  # for those that came later
+except KeyboardInterrupt:
+    time.sleep(3)
+try:
+    ask()
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("heard", flush=True)
+"""
 JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(ray.cluster_resources()['CPU'])"
 
 
@@ -154,6 +180,23 @@ def test_folders_of_killed_processes_are_deleted_by_the_next_start(tmp_path: Pat
     (used / LOCK).write_text("another machine")
     _delete_abandoned(str(tmp_path))
     assert used.exists()
+
+
+def test_what_is_left_of_a_folder_is_found_by_its_lock(tmp_path: Path) -> None:
+    """Before, who was killed while it deleted its folder might have deleted the lock first."""
+    folder = tmp_path / "ray-left"
+    for number in range(9):
+        (folder / str(number) / "logs").mkdir(parents=True)
+    (folder / LOCK).touch()
+    program = (
+        "import os, shutil, sys, pathlib; from launchers.local import _delete_once\n"
+        "sys.addaudithook(lambda event, found: os._exit(9) if event == 'os.rmdir' and seen.append(1) is None "
+        "and len(seen) > 17 else None)\n"
+        "seen = []\n"
+        "_delete_once(pathlib.Path(sys.argv[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, folder], check=False).returncode == 9
+    assert (folder / LOCK).exists() and len(list(folder.iterdir())) > 1
 
 
 @pytest.mark.slow
@@ -226,6 +269,15 @@ def test_a_ray_that_is_killed_while_it_starts_is_told(base: Path) -> None:
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=400)
     if "Ray is up" not in shown.stdout:  # it was killed in time
         assert shown.returncode and "its process gcs_server was killed or failed" in shown.stderr, shown
+
+
+@pytest.mark.slow
+def test_who_is_asked_twice_ends_ray_properly_and_hears_signals_afterwards(base: Path) -> None:
+    """Before, the second SIGTERM ended the process without a word, and one after Ray's end did, as in a training."""
+    command = [sys.executable, "-c", ASKED_TWICE]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=180)
+    assert (shown.returncode, shown.stdout.split()) == (0, ["asked", "heard"]), shown
+    assert not list(base.iterdir())
 
 
 @pytest.mark.slow

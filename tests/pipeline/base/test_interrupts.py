@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.base import interrupts
-from pipeline.base.interrupts import install_sigterm_handler
+from pipeline.base.interrupts import install_sigterm_handler, stopped_afterwards
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -69,3 +69,21 @@ def test_a_second_signal_while_a_process_ends_is_no_traceback(sign: signal.Signa
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0 and not ended.stderr and ended.stdout, ended
+
+
+def test_an_end_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C left Ray's folder behind, and a lock held."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    install_sigterm_handler()
+    steps = []
+    with pytest.raises(KeyboardInterrupt), stopped_afterwards(60):
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append("done")
+    assert steps == ["done"] and signal.getsignal(signal.SIGTERM) is interrupts._stop
+    monkeypatch.setattr(interrupts, "_raised", [-float("inf")])
+    with pytest.raises(KeyboardInterrupt), stopped_afterwards(-1):  # it takes too long
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append("not reached")
+    assert steps == ["done"]
+    with stopped_afterwards(60):
+        pass
