@@ -56,7 +56,7 @@ VITAL = {  # the processes without which a Ray ends: name → what the command l
 FIRST = frozenset(("gcs_server", "raylet"))  # those that start first, and are not started again
 LOOKS = 0.25  # seconds between looks at them while Ray starts
 FAILS_WITHIN = 3.0  # seconds in which Ray, whose start failed, says so once it has ended them
-STARTS, TOO_SLOW = 3, "timed out during startup"
+STARTS, TOO_SLOW = 3, ("timed out during startup", "Timed out waiting for file")
 NOT_STARTED = (
     "this machine is too busy, or allows too few processes and threads (ulimit -u, or pids.max of a container); end "
     "other programs, raise the limit, or use --launcher inline"
@@ -274,7 +274,7 @@ def _delete_once(folder: Path) -> None:
 
 
 def _start(folder: Path) -> None:
-    """Start Ray. Raises `PipelineError` if Ray, whose own limit is 30 s, is too slow each time."""
+    """Start Ray. Raises `PipelineError` if Ray fails, or is too slow each time: its own limit is 30 s."""
     import ray
 
     for attempt in range(STARTS):
@@ -291,8 +291,10 @@ def _start(folder: Path) -> None:
                     _temp_dir=str(folder / str(attempt)),
                 )
         except Exception as error:  # Ray raises no more specific class
-            if TOO_SLOW not in str(error):
-                raise
+            _check_disk(_short_base())
+            if not any(words in str(error) for words in TOO_SLOW):
+                said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise PipelineError(f"Ray did not start ({said}); run again, or use --launcher inline") from error
             if not _is_shut_down():
                 raise PipelineError(f"Ray did not start within 30 s: {NOT_STARTED}") from error
         else:
@@ -332,6 +334,11 @@ def _check_room(base: str) -> None:
             f"this process may start {threads:.0f} more processes and threads (pids.max of its container or job, or "
             f"ulimit -u), and Ray needs at least {THREADS}: raise the limit, or use --launcher inline"
         )
+    _check_disk(base)
+
+
+def _check_disk(base: str) -> None:
+    """Raise `PipelineError` if the folder for temporary files is nearly full."""
     free = shutil.disk_usage(base).free
     if free < ROOM:
         raise PipelineError(
@@ -408,7 +415,7 @@ def start_ray(timeout: float = 90.0) -> tuple[float, dict[str, float]]:
             output, errors, code = _started(started + timeout - time.monotonic())
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"no answer in {timeout:.0f} s") from error
-        if not code or TOO_SLOW not in errors:
+        if not code or not any(words in errors for words in TOO_SLOW):
             break
     if code:
         words = [line for line in errors.splitlines() if line.strip()] or [f"it ended with code {code}"]

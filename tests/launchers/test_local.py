@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,27 @@ try:
 except PipelineError as error:
     print(error)
 """
+FILLED = """
+import contextlib, pathlib, sys, threading, time
+from launchers.local import ray_on_this_machine
+from pipeline.base.errors import PipelineError
+
+base = pathlib.Path(sys.argv[1])
+
+def fill():
+    while not list(base.glob("ray-*/0")):
+        time.sleep(0.01)
+    with contextlib.suppress(OSError), (base / "others").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)) == 4096:
+            pass
+
+threading.Thread(target=fill, daemon=True).start()
+try:
+    with ray_on_this_machine():
+        print("Ray is up")
+except PipelineError as error:
+    print(error)
+"""
 ASKED_TWICE = """
 import os, signal, threading, time
 from launchers.local import ray_on_this_machine
@@ -128,7 +150,7 @@ JOIN = "import sys, ray; ray.init(address=sys.argv[1], logging_level=50); print(
 
 
 @pytest.fixture
-def base() -> Path:
+def base() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="p", dir="/tmp") as folder:
         assert len(folder) <= LONGEST_BASE
         yield Path(folder)
@@ -269,6 +291,30 @@ def test_a_ray_that_is_killed_while_it_starts_is_told(base: Path) -> None:
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=400)
     if "Ray is up" not in shown.stdout:  # it was killed in time
         assert shown.returncode and "its process gcs_server was killed or failed" in shown.stderr, shown
+
+
+@pytest.fixture
+def small_base(base: Path) -> Iterator[Path]:
+    """A file system in memory that has little more room than Ray needs."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={local.ROOM + (8 << 20)}", "tmpfs", str(base)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    try:
+        yield base
+    finally:
+        subprocess.run(["umount", "--lazy", str(base)], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_others_fill_while_ray_starts_is_told(small_base: Path) -> None:
+    """Before, a traceback of Ray's ended with the name of a file for which it had waited."""
+    command = [sys.executable, "-c", FILLED, str(small_base)]
+    shown = subprocess.run(
+        command, env=os.environ | {"TMPDIR": str(small_base)}, capture_output=True, text=True, timeout=300
+    )
+    told = f"{small_base} has " in shown.stdout and "free, and Ray needs 52.4 MB there: make room" in shown.stdout
+    assert shown.returncode == 0 and (told or "Ray is up" in shown.stdout), shown  # it was filled in time
+    assert [one.name for one in small_base.iterdir()] == ["others"]
 
 
 @pytest.mark.slow
