@@ -14,6 +14,7 @@ import fcntl
 import importlib
 import json
 import logging
+import math
 import os
 import secrets
 import select
@@ -25,8 +26,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ from pipeline.planning.plan import Plan
 LONGEST_BASE = 28  # characters: a socket's path has at most 107, of which our folders' names take 15, Ray's own 64
 LOCK = "sonar-pipeline.lock"  # in such a folder, which says whose it is
 ENDS = 10.0  # seconds that processes of Ray may take to end once they are killed, and this one once Ray has ended
+ANSWERS = 20.0  # seconds that Ray's processes may take to answer when they are to end; one that is suspended never does
 UNDISTURBED = 30.0  # seconds that Ray's end takes at most, before a second Ctrl-C cuts it short
 HEARD_WITHIN = 0.1  # seconds in which this process hears a signal that Ray's processes got as well
 ENDED = (
@@ -110,16 +113,16 @@ def ray_on_this_machine() -> Iterator[None]:
             finally:
                 with stopped_afterwards(UNDISTURBED):
                     if not _stuck:
-                        shut_down()
+                        shut_down(partial(_end_processes, folder))
                     _end_processes(folder)
     finally:
         with stopped_afterwards(UNDISTURBED):
             _delete(folder)
 
 
-def shut_down() -> None:
+def shut_down(kill: Callable[[], None] = lambda: None) -> None:
     """Shut Ray down. Meanwhile its C++ part has the system end this process at SIGTERM, unless handlers are installed
-    again at once; Ray itself would leave it so.
+    again at once; Ray itself would leave it so. `kill`: ends Ray's processes, if it waits for them for long.
     """
     import ray
 
@@ -132,8 +135,12 @@ def shut_down() -> None:
             ended.set_exception(error)
 
     threading.Thread(target=end, daemon=True).start()
+    until = time.monotonic() + ANSWERS
     while wait([ended], HEARD_WITHIN / 2).not_done:
         hear_again()
+        if time.monotonic() > until:
+            kill()
+            until = math.inf
     hear_again()
     ended.result()
 

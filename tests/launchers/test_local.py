@@ -120,6 +120,19 @@ try:
 except PipelineError as error:
     print(error)
 """
+SUSPENDED = """
+import psutil
+from launchers import local
+
+local.ANSWERS = 3.0
+with local.ray_on_this_machine():
+    import ray
+    assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
+    for process in psutil.Process().children(recursive=True):
+        if process.name() == "gcs_server":
+            process.suspend()
+print(psutil.Process().children(recursive=True), flush=True)
+"""
 ASKED_TWICE = """
 import os, signal, threading, time
 from launchers.local import ray_on_this_machine
@@ -291,6 +304,15 @@ def test_a_ray_that_is_killed_while_it_starts_is_told(base: Path) -> None:
     shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=400)
     if "Ray is up" not in shown.stdout:  # it was killed in time
         assert shown.returncode and "its process gcs_server was killed or failed" in shown.stderr, shown
+
+
+@pytest.mark.slow
+def test_a_process_of_ray_that_does_not_answer_is_killed_at_the_end(base: Path) -> None:
+    """Before, a run that was done waited for it, and held the lock of its corpus."""
+    command = [sys.executable, "-c", SUSPENDED]
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=180)
+    assert (shown.returncode, shown.stdout) == (0, "[]\n"), shown
+    assert not list(base.iterdir())
 
 
 @pytest.fixture
