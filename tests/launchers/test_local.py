@@ -121,12 +121,12 @@ except PipelineError as error:
     print(error)
 """
 SUSPENDED = """
+import ray  # brings psutil
 import psutil
 from launchers import local
 
 local.ANSWERS = 3.0
 with local.ray_on_this_machine():
-    import ray
     assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
     for process in psutil.Process().children(recursive=True):
         if process.name() == "gcs_server":
@@ -310,7 +310,7 @@ def test_a_ray_that_is_killed_while_it_starts_is_told(base: Path) -> None:
 def test_a_process_of_ray_that_does_not_answer_is_killed_at_the_end(base: Path) -> None:
     """Before, a run that was done waited for it, and held the lock of its corpus."""
     command = [sys.executable, "-c", SUSPENDED]
-    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=180)
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=400)
     assert (shown.returncode, shown.stdout) == (0, "[]\n"), shown
     assert not list(base.iterdir())
 
@@ -332,7 +332,7 @@ def test_a_disk_that_others_fill_while_ray_starts_is_told(small_base: Path) -> N
     """Before, a traceback of Ray's ended with the name of a file for which it had waited."""
     command = [sys.executable, "-c", FILLED, str(small_base)]
     shown = subprocess.run(
-        command, env=os.environ | {"TMPDIR": str(small_base)}, capture_output=True, text=True, timeout=300
+        command, env=os.environ | {"TMPDIR": str(small_base)}, capture_output=True, text=True, timeout=400
     )
     told = f"{small_base} has " in shown.stdout and "free, and Ray needs 52.4 MB there: make room" in shown.stdout
     assert shown.returncode == 0 and (told or "Ray is up" in shown.stdout), shown  # it was filled in time
@@ -343,7 +343,7 @@ def test_a_disk_that_others_fill_while_ray_starts_is_told(small_base: Path) -> N
 def test_who_is_asked_twice_ends_ray_properly_and_hears_signals_afterwards(base: Path) -> None:
     """Before, the second SIGTERM ended the process without a word, and one after Ray's end did, as in a training."""
     command = [sys.executable, "-c", ASKED_TWICE]
-    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=180)
+    shown = subprocess.run(command, env=os.environ | {"TMPDIR": str(base)}, capture_output=True, text=True, timeout=400)
     assert (shown.returncode, shown.stdout.split()) == (0, ["asked", "heard"]), shown
     assert not list(base.iterdir())
 
