@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -71,7 +72,7 @@ def test_a_second_signal_while_a_process_ends_is_no_traceback(sign: signal.Signa
     assert ended.returncode == 0 and not ended.stderr and ended.stdout, ended
 
 
-def test_an_end_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_is_not_cut_short() -> None:
     """A second Ctrl-C left Ray's folder behind, and a lock held."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     install_sigterm_handler()
@@ -80,7 +81,7 @@ def test_an_end_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         steps.append("done")
     assert steps == ["done"] and signal.getsignal(signal.SIGTERM) is interrupts._stop
-    monkeypatch.setattr(interrupts, "_raised", [-float("inf")])
+    interrupts._raised[0] = -math.inf
     with pytest.raises(KeyboardInterrupt), stopped_afterwards(-1):  # it takes too long
         os.kill(os.getpid(), signal.SIGTERM)
         steps.append("not reached")
