@@ -160,6 +160,7 @@ def test_ctrl_c_is_not_kept_waiting_by_threads(monkeypatch: pytest.MonkeyPatch) 
 
     signs = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {sign: signal.getsignal(sign) for sign in signs}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background of a script
     install_sigterm_handler()
     began = time.monotonic()
     try:
@@ -169,4 +170,4 @@ def test_ctrl_c_is_not_kept_waiting_by_threads(monkeypatch: pytest.MonkeyPatch) 
     finally:
         for sign, handler in handlers.items():
             signal.signal(sign, handler)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50, "as long as the store is waited for"
