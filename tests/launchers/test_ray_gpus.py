@@ -67,16 +67,19 @@ class PatientVisitor(NoMarks):
 
 
 class BrokenOnGpuOnce(NoMarks):
-    """Says where it computes; cannot be made for a GPU the first time."""
+    """Says where it computes; cannot be made for a GPU the first time. Until it can, CPUs are slow but for one part."""
 
     def __init__(self, marks: Path, device: str) -> None:
-        self.device = device
-        if device == "cuda" and not (marks / "broken").exists():
-            (marks / "broken").touch()
-            raise OSError("no answer")
+        self.device, self.made, self.begun = device, marks / "made", marks / "begun"
+        if device == "cuda":
+            if not (marks / "broken").exists():
+                (marks / "broken").touch()
+                raise OSError("no answer")
+            self.made.touch()
 
     def __call__(self, ref: PartRef) -> Event:
-        time.sleep(0.2)
+        time.sleep(0.2 if self.made.exists() or not self.begun.exists() else 4)
+        self.begun.touch()
         return Event(kind="part", where=ref.part, detail=self.device)
 
 
@@ -111,7 +114,11 @@ def test_the_first_gpus_that_join_a_cluster_are_used(tmp_path: Path, monkeypatch
     """Before, the phase ended on CPUs; and who replaced a visitor that could not begin got no GPU."""
     monkeypatch.setattr(actor_pool, "LOOK_SECONDS", 0.2)
     real, events = actor_pool.nodes_of_ray, list[Event]()
-    monkeypatch.setattr(actor_pool, "nodes_of_ray", lambda: real() if events else [actor_pool.Node(2)])
+
+    def nodes() -> list[actor_pool.Node]:
+        return real() if any(event.kind == "part" for event in events) else [actor_pool.Node(2)]
+
+    monkeypatch.setattr(actor_pool, "nodes_of_ray", nodes)
     make = partial(IdleSegmenter, tmp_path), partial(BrokenOnGpuOnce, tmp_path)
     with made_up_gpus(1, cpus=2):
         for event in flow(Work(*make, LauncherSettings(kind="ray"), sat=True), todo(range(200), range(900, 910))):
