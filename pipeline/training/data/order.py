@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, islice
@@ -170,8 +170,7 @@ class DataOrder:
             (number, plan) of micro-batches with number % world == rank.
         """
         running = {number % self.streams for number in range(rank, rank + world * self.streams, world)}
-        at_hand = all(one.row_ranges.at_hand for one in self._sources)
-        with nullcontext() if at_hand else _threads(LOOKING_UP) as pool:
+        with _threads(LOOKING_UP) as pool:  # none are started where all is at hand
             streams = [enumerate(self._stream(stream, pool)) for stream in range(self.streams)]
             for number in count(start + (rank - start) % world, world):
                 stream, wanted = number % self.streams, number // self.streams
@@ -184,10 +183,13 @@ class DataOrder:
                         if not running:
                             return
 
-    def _stream(self, stream: int, pool: Executor | None) -> Iterator[MicroBatch]:
-        sources, most = range(len(self._sources)), self._rules.micro_concepts
-        buffers = [self._buffers(source, stream) for source in sources]
-        packed = [pack(_looked_up(one, pool) if pool else one, most) for one in buffers]
+    def _stream(self, stream: int, pool: Executor) -> Iterator[MicroBatch]:
+        packed = []
+        for source, sequences in enumerate(self._sources):
+            buffers = self._buffers(source, stream)
+            if not sequences.row_ranges.at_hand:
+                buffers = _looked_up(buffers, pool)
+            packed.append(pack(buffers, self._rules.micro_concepts))
         if len(packed) == 1 or not self._rules.shuffle:
             yield from chain.from_iterable(packed)
             return

@@ -134,7 +134,7 @@ class RowRanges:
         self._first = np.cumsum([0, *files]).tolist()
         self._files: list[Records] = []
         if store.local or len(self) <= _WHOLE:
-            self._files = list(map(self._mapped if store.local else self._read, self._paths, files))
+            self._files = list(map(self._whole, self._paths, files))
         self._kept: deque[tuple[int, Records]] = deque(maxlen=_KEPT)  # the first, and what was read from there on
 
     def __len__(self) -> int:
@@ -187,22 +187,15 @@ class RowRanges:
         self._kept.append((first, found))
         return found[: end - first]
 
-    def _read(self, path: str, row_ranges: int) -> Records:
+    def _whole(self, path: str, row_ranges: int) -> Records:
         try:
-            data = self._store.read(path)
+            if self._store.local:
+                with self._store.open(path) as handle:  # the mapping stays valid after closing
+                    data: Any = handle.read_buffer()
+            else:
+                data = self._store.read(path)
         except MissingError:
             raise self._error(path, "is missing") from None
-        return self._records(path, data, row_ranges)
-
-    def _mapped(self, path: str, row_ranges: int) -> Records:
-        try:
-            with self._store.open(path) as handle:  # the mapping stays valid after closing
-                data: Any = handle.read_buffer()
-        except MissingError:
-            raise self._error(path, "is missing") from None
-        return self._records(path, data, row_ranges)
-
-    def _records(self, path: str, data: Any, row_ranges: int) -> Records:
         if len(data) != row_ranges * ROW_RANGE.itemsize:
             raise self._error(path, f"has {len(data)} bytes instead of {row_ranges * ROW_RANGE.itemsize}")
         return np.frombuffer(data, ROW_RANGE)
